@@ -1,0 +1,27 @@
+"""The front door: everything here is imported when it is first used, so `import fastload` loads no torch and no fastai."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fastload.errors import FastloadError
+
+if TYPE_CHECKING:
+    from fastload.front import accelerate, enable, explain
+
+__all__ = ["FastloadError", "__version__", "accelerate", "enable", "explain"]
+
+__version__ = "0.1.0"
+
+_HOME = {"accelerate": "fastload.front", "enable": "fastload.front", "explain": "fastload.front"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'fastload' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,231 @@
+"""A fastai pipeline in, a Plan out, or every reason why not.
+
+Recognition is exact: a transform counts only if its class is one that fastload knows (no subclass), its instance carries no
+override, and fastai is as shipped. Anything else is a reason, never an error and never an approximation. It is redone whenever
+an iterator starts, since pipelines change after construction (vision_learner appends Normalize, TTA swaps split_idx).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastload import stock
+from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize
+from fastload.plan import Element, Plan
+
+__all__ = ["Compiled", "Refused", "compile_loader", "image_class", "pixel_class"]
+
+PAD_MODES = ("zeros", "border", "reflection")
+# The methods of a loader that decide what a batch is; a class or instance that changes one is left to stock.
+FIXED = (
+    "create_batches create_item do_item create_batch do_batch retain chunkify sample wif before_batch after_item".split()
+)
+# Those that may be changed: they choose indices, and are honoured.
+FREE = ("get_idxs", "shuffle_fn", "before_iter", "after_iter", "after_batch")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a loader stays with stock: at least one sentence."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A Plan and what belongs to it on fastai's side.
+
+    `steps`: the item transforms in order, each with the index of its operation in the plan, or None for those that do nothing
+    to an image. `images`: per element the TfmdLists and Pillow class; `targets`: places in the tuple that are not images.
+    """
+
+    plan: Plan
+    steps: tuple[tuple[Any, int | None], ...]
+    images: tuple[tuple[Any, type], ...]
+    targets: tuple[int, ...]
+    split_idx: int | None
+
+
+def compile_loader(dl: Any) -> Compiled | Refused:
+    """Compile the pipelines of a fastai TfmdDL as they are now. Never raises for something unknown: it says so."""
+    reason = stock.untested() or stock.altered()
+    if reason is not None:
+        return Refused((reason,))
+    reasons = _loader_reasons(dl) + _dataset_reasons(dl)
+    if reasons:
+        return Refused(tuple(reasons))
+    return _compile(dl)
+
+
+def _compile(dl: Any) -> Compiled | Refused:
+    tls, split = list(dl.dataset.tls), dl.after_item.split_idx
+    classes = [image_class(tl) for tl in tls]
+    images = tuple((tl, cls) for tl, cls in zip(tls, classes, strict=True) if cls is not None)
+    elements = tuple(_element(k, cls) for k, cls in enumerate(classes) if cls is not None)
+    reasons = _tuple_reasons(classes, tls)
+    steps, ops = [], []
+    for tfm in dl.after_item.fs:
+        op, reason = recognise(tfm, split, any(e.mask for e in elements))
+        if reason is not None:
+            reasons.append(reason)
+        steps.append((tfm, None if op is None else len(ops)))
+        ops += [] if op is None else [op]
+    if not any(_is(tfm, "ToTensor") for tfm in dl.after_item.fs):
+        reasons.append("there is no ToTensor among the item transforms")
+    if reasons:
+        return Refused(tuple(reasons))
+    spatial = tuple(k for k, tl in enumerate(tls) if classes[k] is not None or point_class(tl) is not None)
+    targets = tuple(k for k, cls in enumerate(classes) if cls is None)
+    batch = tuple(_name(f) for f in dl.after_batch.fs)
+    plan = Plan(elements, tuple(ops), spatial, batch, tuple(_chain(tls[k]) for k in targets))
+    return Compiled(plan, tuple(steps), images, targets, split)
+
+
+def _element(position: int, cls: type) -> Element:
+    return Element(position, "RGB" if cls.__name__ == "PILImage" else "L", cls.__name__ == "PILMask")
+
+
+def _tuple_reasons(classes: list[type | None], tls: list[Any]) -> list[str]:
+    if classes and classes[0] is not None:
+        return []
+    return [f"the first part of an item is not an image opened by fastai: {_chain(tls[0]) if tls else 'nothing'}"]
+
+
+def _loader_reasons(dl: Any) -> list[str]:
+    from fastai.data.core import TfmdDL
+    from fasttransform import Pipeline
+
+    reasons = []
+    if dl.bs is None:
+        reasons.append("bs is None: the data set makes its own batches")
+    if not dl.indexed:
+        reasons.append("the data set is not indexed")
+    for name in FIXED:
+        if getattr(type(dl), name, None) is not getattr(TfmdDL, name, None):
+            reasons.append(f"{type(dl).__name__} has its own {name}")
+        elif name in dl.__dict__ and not isinstance(dl.__dict__[name], Pipeline):
+            reasons.append(f"the loader was given its own {name}")
+    reasons += [r for f in getattr(dl.before_batch, "fs", ()) if (r := _before_batch_reason(f))]
+    return reasons
+
+
+def _before_batch_reason(tfm: Any) -> str | None:
+    from fastai.vision.data import bb_pad
+
+    function = wrapped(tfm)
+    if _name(tfm) == "noop" or (function is not None and same(function, bb_pad)):
+        return None
+    return f"before_batch has {_name(tfm)}, which may need whole items"
+
+
+def _dataset_reasons(dl: Any) -> list[str]:
+    from fastai.data.core import Datasets, TfmdLists
+
+    ds = dl.dataset
+    if type(ds) is not Datasets:
+        return [f"the data set is a {type(ds).__name__}, not fastai's Datasets"]
+    odd = [type(tl).__name__ for tl in ds.tls if type(tl) is not TfmdLists]
+    return [f"the data set holds a {odd[0]}, not fastai's TfmdLists"] if odd else []
+
+
+def recognise(tfm: Any, split: int | None, masks: bool = False) -> tuple[Op | None, str | None]:
+    """The operation of one item transform (None if it leaves images alone), or the reason why it is not known."""
+    name = type(tfm).__name__
+    if not _is(tfm, name):
+        return None, f"item transform {_name(tfm)} is not one that fastload knows"
+    own = {"encodes", "before_call", "__call__"} & set(tfm.__dict__)
+    if own:
+        return None, f"this {name} carries its own {', '.join(sorted(own))}"
+    if name in _PASSIVE:
+        return None, None
+    if name == "DihedralItem" and masks:
+        return None, "DihedralItem does not work on masks in stock fastai (it raises AttributeError)"
+    op = _MAKERS[name](tfm, not split, tfm.split_idx is None or tfm.split_idx == split)
+    if getattr(op, "pad_mode", "zeros") not in PAD_MODES:
+        return None, f"{name} has pad_mode {op.pad_mode!r}; known are {', '.join(PAD_MODES)}"
+    return op, None
+
+
+def _resize(t: Any, train: bool, applies: bool) -> Resize:
+    method = t.method if t.method in ("squish", "pad") else "crop"
+    return Resize(_size(t), method, str(t.pad_mode), (int(t.mode), int(t.mode_mask)), train, applies)
+
+
+def _resized_crop(t: Any, train: bool, applies: bool) -> RandomResizedCrop:
+    modes = (int(t.mode), int(t.mode_mask))
+    return RandomResizedCrop(_size(t), t.min_scale, t.max_scale, tuple(t.ratio), t.val_xtra, modes, train, applies)
+
+
+def _ratio(t: Any, train: bool, applies: bool) -> RatioResize:
+    return RatioResize(t.max_sz, (int(t.resamples[0]), int(t.resamples[1])), applies)
+
+
+def _size(t: Any) -> tuple[int, int]:
+    return (int(t.size[0]), int(t.size[1]))
+
+
+_MAKERS: dict[str, Callable[[Any, bool, bool], Any]] = {
+    "Resize": _resize,
+    "RandomResizedCrop": _resized_crop,
+    "RandomCrop": lambda t, train, applies: RandomCrop(_size(t), train, applies),
+    "CropPad": lambda t, train, applies: CropPad(_size(t), str(t.pad_mode), applies),
+    "RatioResize": _ratio,
+    "FlipItem": lambda t, train, applies: Flip(float(t.p), applies),
+    "DihedralItem": lambda t, train, applies: Dihedral(float(t.p), applies),
+}
+_PASSIVE = ("ToTensor", "PointScaler", "AddMaskCodes", "BBoxLabeler")  # ToTensor is what every executor ends with
+
+
+def _is(tfm: Any, name: str) -> bool:
+    """Whether `tfm` is exactly fastai's own class `name`."""
+    from fastai.vision import augment, core
+
+    return name in (*_MAKERS, *_PASSIVE) and type(tfm) is getattr(augment, name, getattr(core, name, None))
+
+
+def wrapped(tfm: Any) -> Any:
+    """The one function inside a plain `Transform(function)`, else None."""
+    from fasttransform import Transform
+
+    methods = getattr(tfm.__dict__.get("encodes"), "methods", ()) if type(tfm) is Transform else ()
+    return methods[0].implementation if methods else None
+
+
+def same(function: Any, original: Any) -> bool:
+    """Whether `function` is `original`, here or from inside an exported learner."""
+    return stock.same_code(function, original)
+
+
+def image_class(tl: Any) -> type | None:
+    """PILImage, PILImageBW or PILMask if the list ends by opening an image of that class as stock does, else None."""
+    from fastai.vision.core import PILBase, PILImage, PILImageBW, PILMask
+
+    function = wrapped(tl.tfms.fs[-1]) if len(tl.tfms.fs) else None
+    owner = getattr(function, "__self__", None)
+    if owner in (PILImage, PILImageBW, PILMask) and same(function, PILBase.create):
+        return owner  # type: ignore[no-any-return]  # fastai has no types
+    return None
+
+
+def point_class(tl: Any) -> type | None:
+    """TensorPoint or TensorBBox if the list ends by making one as stock does, else None."""
+    from fastai.vision.core import TensorBBox, TensorPoint
+
+    function = wrapped(tl.tfms.fs[-1]) if len(tl.tfms.fs) else None
+    owner = getattr(function, "__self__", None)
+    return owner if owner in (TensorPoint, TensorBBox) else None
+
+
+def pixel_class(cls: type) -> Any:
+    """The tensor class that stock's ToTensor gives for an image class."""
+    return cls._tensor_cls  # type: ignore[attr-defined]  # set by fastai at import
+
+
+def _chain(tl: Any) -> str:
+    return " -> ".join(_name(f) for f in tl.tfms.fs) or "nothing"
+
+
+def _name(tfm: Any) -> str:
+    return str(getattr(tfm, "_name", None) or type(tfm).__name__)

@@ -1,0 +1,226 @@
+"""One sample through its stages: read, decode, transform, written to its row; shared by the executors that use Pillow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload import pixels
+from fastload.draws import Drawer, Sample
+from fastload.errors import DataError, with_path
+from fastload.executors import Batch, Finished, Hook, Options
+from fastload.ops import Size
+from fastload.plan import Plan
+from fastload.slots import Slot
+from fastload.source import IN_MEMORY, Record, Ref, Source, open_lazily
+
+__all__ = ["Job", "Stages"]
+
+
+class Stages:
+    """Counts images and nanoseconds per stage, per thread without a lock, and tells the hook."""
+
+    def __init__(self, hook: Hook | None = None) -> None:
+        self.hook = hook
+        self._local = threading.local()
+        self._all: list[dict[str, list[int]]] = []
+
+    def note(self, stage: str, item: int, start_ns: int) -> int:
+        """Book the time since `start_ns` on `stage`; returns now, the start of the next stage."""
+        end = time.perf_counter_ns()
+        mine = getattr(self._local, "counts", None)
+        if mine is None:
+            mine = self._local.counts = {}
+            self._all.append(mine)
+        entry = mine.setdefault(stage, [0, 0])
+        entry[0] += 1
+        entry[1] += end - start_ns
+        if self.hook is not None:
+            self.hook(stage, item, threading.current_thread().name, start_ns, end)
+        return end
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Per stage: (images, nanoseconds), summed over the threads."""
+        total: dict[str, tuple[int, int]] = {}
+        for mine in list(self._all):
+            for stage, (n, ns) in list(mine.items()):
+                have = total.get(stage, (0, 0))
+                total[stage] = (have[0] + n, have[1] + ns)
+        return total
+
+
+class Job:
+    """One batch under way: records, sizes, draws, rows and faults of its samples.
+
+    Each sample is touched by one thread at a time; lists are indexed by position and never resized, so no lock is needed here.
+    """
+
+    def __init__(self, plan: Plan, sources: Sequence[Source], batch: Batch, options: Options, stages: Stages) -> None:
+        self.plan, self.sources, self.batch, self.options, self.stages = plan, sources, batch, options, stages
+        count, width = len(batch.refs), len(plan.elements)
+        self.records: list[list[Record | None]] = [[None] * width for _ in range(count)]
+        self.sizes: list[list[Size | None]] = [[None] * width for _ in range(count)]
+        self.faults: dict[int, BaseException] = {}
+        self.drawn: list[Sample | None] = [None] * count
+        self.positions: list[int] = []  # samples that have been drawn, in order
+        self.slots: list[Any] = []
+
+    def open_rows(self) -> None:
+        """Allocate the batch buffers; lists of arrays where the output size depends on the file."""
+        count, size = len(self.batch.refs), self.plan.size
+        if size is None:
+            self.slots = [[None] * count for _ in self.plan.elements]
+        else:
+            self.slots = [Slot(count, e.shape(size), self.options.pin) for e in self.plan.elements]
+
+    def probe(self, pos: int) -> None:
+        """Read the first image of sample `pos` as far as its size; a fault is kept, not raised."""
+        try:
+            self._size(pos, 0)
+        except BaseException as err:  # carried to the consumer, who raises it
+            self.faults[pos] = with_path(err, self._name(pos, 0))
+
+    def render(self, pos: int) -> None:
+        """Decode and transform every image of sample `pos` into its rows; a fault is kept, not raised."""
+        element = 0
+        try:
+            for element in range(len(self.plan.elements)):
+                self._render(pos, element)
+        except BaseException as err:  # carried to the consumer, who raises it
+            self.faults[pos] = with_path(err, self._name(pos, element))
+
+    def draw(self, drawer: Drawer) -> bool:
+        """Draw every sample without a fault; False where that has to wait for hand-over."""
+        self.positions = [p for p in range(len(self.drawn)) if p not in self.faults]
+        return self._take(drawer.draw(self.batch.number, self._drawn_sizes()))
+
+    def settle(self, drawer: Drawer) -> bool:
+        """Confirm the draws as the batch is handed over; True where they changed and the samples must be rendered anew."""
+        return self._take(drawer.settle(self.batch.number, self._drawn_sizes()))
+
+    def fatal(self) -> int | None:
+        """Position of the first sample whose fault must be raised."""
+        skip = self.options.skip_bad
+        return min((p for p, e in self.faults.items() if not (skip and isinstance(e, Exception))), default=None)
+
+    def give_up(self, drawer: Drawer, position: int) -> BaseException:
+        """The fault of `position`, with the random numbers left where stock would leave them."""
+        drawer.abandon([self.sizes[p][0] for p in range(position) if p not in self.faults])
+        return self.faults[position]
+
+    def finish(self) -> Finished:
+        """The batch as the consumer gets it; samples with a fault are left out and listed."""
+        kept = [p for p in range(len(self.batch.refs)) if p not in self.faults]
+        images = [s.keep(kept) if isinstance(s, Slot) else [s[p] for p in kept] for s in self.slots]
+        skipped = [(self._name(p, 0), self.faults[p]) for p in sorted(self.faults)]
+        drawn = [d for p in kept if (d := self.drawn[p]) is not None]
+        sizes = [[s for s in self.sizes[p] if s is not None] for p in kept]
+        return Finished(self.batch, kept, images, drawn, sizes, skipped)
+
+    def held_bytes(self) -> int:
+        """Bytes of encoded images held now."""
+        return sum(r.nbytes for records in self.records for r in records if r is not None)
+
+    def _take(self, drawn: list[Sample] | None) -> bool:
+        if drawn is None:
+            return False
+        for pos, sample in zip(self.positions, drawn, strict=True):
+            self.drawn[pos] = sample
+        return True
+
+    def _drawn_sizes(self) -> list[Size | None]:
+        return [self.sizes[p][0] for p in self.positions]
+
+    def _name(self, pos: int, element: int) -> str:
+        ref = self.batch.refs[pos][element]
+        record = self.records[pos][element]
+        return record.name if record is not None else ref.path if ref.path is not None else f"item {ref.index}"
+
+    def _read(self, pos: int, element: int) -> Record:
+        record = self.records[pos][element]
+        if record is None:
+            start, ref = time.perf_counter_ns(), self.batch.refs[pos][element]
+            record = self.records[pos][element] = self.sources[element].read(ref)
+            self.stages.note("read", ref.index, start)
+        return record
+
+    def _size(self, pos: int, element: int) -> Size:
+        size = self.sizes[pos][element]
+        if size is None:
+            size = self.sources[element].size(self.batch.refs[pos][element])
+        if size is None:
+            record = self._read(pos, element)
+            image = _opened(record, self.plan.elements[element].mode)
+            size = (image.width, image.height)
+        self.sizes[pos][element] = size
+        return size
+
+    def _render(self, pos: int, element: int) -> None:
+        part, ref = self.plan.elements[element], self.batch.refs[pos][element]
+        record = self._read(pos, element)
+        probed = self.sizes[pos][element]
+        start = time.perf_counter_ns()
+        image = _loaded(record, part.mode)
+        size = (image.width, image.height)
+        if probed is not None and probed != size:
+            raise DataError(f"{record.name} was {probed} pixels by its header and {size} decoded: is it being rewritten?")
+        self.sizes[pos][element] = size
+        start = self.stages.note("decode", ref.index, start)
+        sample = self.drawn[pos]
+        first = self.sizes[pos][0]
+        if sample is None or first is None:
+            raise DataError(f"sample {pos} of batch {self.batch.number} has no draws")
+        todo = pixels.steps(self.plan, part, sample, size, first)
+        array = pixels.decode(pixels.apply(image, self.order(todo, size)), part)
+        self._write(pos, element, array)
+        self.records[pos][element] = None
+        self.stages.note("transform", ref.index, start)
+
+    def order(self, todo: list[pixels.Step], size: Size) -> list[pixels.Step]:
+        """The steps to carry out; stock's own list here."""
+        return todo
+
+    def _write(self, pos: int, element: int, array: Any) -> None:
+        slot = self.slots[element]
+        if isinstance(slot, Slot):
+            np.copyto(slot.rows[pos], array)
+        else:
+            slot[pos] = np.ascontiguousarray(array)
+
+
+def _opened(record: Record, mode: str) -> Any:
+    """The image as far as its size is certain: header only for formats that are read from memory, else fully loaded."""
+    if record.codec in IN_MEMORY:
+        try:
+            return open_lazily(record)
+        except Exception:
+            record.data = None  # stock opens by path: let its own error, or success, be the outcome
+            record.codec = "other"
+    return _by_path(record, mode)
+
+
+def _loaded(record: Record, mode: str) -> Any:
+    if record.codec not in IN_MEMORY:
+        return _by_path(record, mode)
+    try:
+        return pixels.load(record, mode)
+    except Exception:
+        record.data, record.image, record.codec = None, None, "other"
+        return _by_path(record, mode)
+
+
+def _by_path(record: Record, mode: str) -> Any:
+    """Open by path, as stock does, and keep the decoded image: for rare formats, and to give stock's own error."""
+    if record.image is None:
+        image, record.image = pixels.load(record, mode), None
+        record.image = image
+    return record.image
+
+
+def refs_by_path(paths: Sequence[str]) -> tuple[tuple[Ref, ...], ...]:
+    """References to one image per item, by path."""
+    return tuple((Ref(k, path),) for k, path in enumerate(paths))

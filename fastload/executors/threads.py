@@ -1,0 +1,281 @@
+"""Pillow on several threads of one process: images of a batch in parallel, batches in order, a bounded number ahead.
+
+Who owns what: the consumer's thread takes batches from the iterator (so user code in it runs there), opens jobs and waits;
+pool threads probe, draw and render. They meet at the run's lock, the pool's queue and a job's event, nowhere else. A fault
+inside a thread is kept with its sample and raised by the consumer. Leaving the iterator early (break, exception, interrupt)
+closes the run: queued work is dropped, threads of a pool that belongs to the run end. After a fork the child has no threads;
+an iterator carried over says so.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from fastload import pixels, slots
+from fastload.draws import Drawer
+from fastload.errors import ForkedIterator, LoaderTimeout
+from fastload.executors import Batch, Finished, Options, refuses_needing
+from fastload.executors._work import Job, Stages
+from fastload.ops import Size
+from fastload.plan import Plan
+from fastload.source import Source
+
+__all__ = ["NAME", "Pool", "Threads", "open_executor", "refuses"]
+
+NAME = "threads"
+
+
+def refuses(plan: Plan, options: Options) -> str | None:
+    """Nothing is refused: Pillow does every operation of a Plan."""
+    return None
+
+
+def open_executor(plan: Plan, sources: Sequence[Source], options: Options) -> Threads:
+    """An executor with `options.threads` threads of its own, or those of `options.pool`."""
+    return Threads(plan, sources, options)
+
+
+class Pool:
+    """Daemon threads that take the most urgent task first; may serve several runs and outlive epochs."""
+
+    def __init__(self, threads: int, init: Callable[[int], None] | None = None) -> None:
+        self.pid, self.closed, self.threads = os.getpid(), False, threads
+        self._tasks: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._ready = threading.Condition()
+        self._init = init
+        self._threads = [
+            threading.Thread(target=self._work, args=(k,), name=f"fastload-{k}", daemon=True) for k in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the threads exist in this process and take work."""
+        return not self.closed and self.pid == os.getpid()
+
+    def put(self, urgency: int, tasks: Sequence[Callable[[], None]]) -> None:
+        """Queue tasks; a lower `urgency` is done first. Tasks must not raise."""
+        with self._ready:
+            for task in tasks:
+                heapq.heappush(self._tasks, (urgency, next(self._order), task))
+            self._ready.notify(len(tasks))
+
+    def close(self) -> None:
+        """Drop queued tasks, end the threads once their present image is done; twice is harmless."""
+        if not self.alive:
+            return
+        with self._ready:
+            self.closed = True
+            self._tasks.clear()
+            self._ready.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _work(self, number: int) -> None:
+        if self._init is not None:
+            self._init(number)
+        while (task := self._next()) is not None:
+            task()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._ready:
+            while not self._tasks and not self.closed:
+                self._ready.wait()
+            return None if self.closed else heapq.heappop(self._tasks)[2]
+
+
+class _Tidy(Job):
+    """A job whose steps leave out work that cannot change a pixel."""
+
+    def __init__(self, plan: Plan, sources: Sequence[Source], batch: Batch, options: Options, stages: Stages) -> None:
+        super().__init__(plan, sources, batch, options, stages)
+        self.left, self.done, self.ready = len(batch.refs), threading.Event(), False
+
+    def order(self, todo: list[pixels.Step], size: Size) -> list[pixels.Step]:
+        """The same pixels with less work."""
+        return pixels.tidy(todo, size)
+
+
+class Threads:
+    """Several images at once; `close` ends the threads unless they belong to a pool that was handed in."""
+
+    def __init__(self, plan: Plan, sources: Sequence[Source], options: Options) -> None:
+        if reason := refuses_needing(plan, len(sources)):
+            raise ValueError(reason)
+        self.plan, self.sources, self.options = plan, sources, options
+        self._stages = Stages(options.hook)
+        self._pool: Pool | None = options.pool
+        self._own = options.pool is None
+        self._failed_init: list[BaseException] = []
+
+    def run(self, batches: Iterator[Batch], drawer: Drawer) -> Iterator[Finished]:
+        """Yield every batch in order; see `Executor.run`."""
+        run = _Run(self, drawer, self._started())
+        try:
+            while (job := run.next_job(batches)) is not None:
+                yield run.hand_over(job)
+        finally:
+            run.closed = True
+            if self._own:
+                self.close()
+
+    def _started(self) -> Pool:
+        if self._pool is None or not self._pool.alive:
+            self._pool = Pool(self.options.threads, self._guarded_init)
+        return self._pool
+
+    def _guarded_init(self, number: int) -> None:
+        try:
+            if self.options.init is not None:
+                self.options.init(number)
+        except BaseException as err:  # raised by the consumer at its next batch
+            self._failed_init.append(err)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Per stage: (images, nanoseconds summed over threads)."""
+        return self._stages.counts()
+
+    def close(self) -> None:
+        """End the threads of this executor's own pool."""
+        if self._pool is not None and self._own:
+            self._pool.close()
+
+
+class _Run:
+    """One pass over the batches: a window of jobs under way, drawn strictly in order."""
+
+    def __init__(self, owner: Threads, drawer: Drawer, pool: Pool) -> None:
+        self.owner, self.drawer, self.pool = owner, drawer, pool
+        self.plan, self.options = owner.plan, owner.options
+        self.window: deque[_Tidy] = deque()
+        self.undrawn: deque[_Tidy] = deque()
+        self.lock = threading.Lock()
+        self.closed = False
+        self.fault: BaseException | None = None
+        self.ended = False
+
+    # consumer's thread -------------------------------------------------------------------------------------------------
+
+    def next_job(self, batches: Iterator[Batch]) -> _Tidy | None:
+        """Open jobs up to the bounds, then give the oldest; raises a fault of the batch iterator after the batches before it."""
+        while not self.ended and self._room():
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self.ended = True
+            except Exception as err:
+                self.fault, self.ended = err, True
+            else:
+                self._open(batch)
+        if self.window:
+            return self.window.popleft()
+        if self.fault is not None:
+            raise self.fault
+        return None
+
+    def _room(self) -> bool:
+        if not self.window:
+            return True
+        if len(self.window) > self.options.ahead:
+            return False
+        return sum(self._bytes(job) for job in self.window) < self.options.ram_bytes
+
+    def _bytes(self, job: _Tidy) -> int:
+        size = self.plan.size or (0, 0)
+        return job.held_bytes() + sum(slots.nbytes(len(job.batch.refs), e.shape(size)) for e in self.plan.elements)
+
+    def _open(self, batch: Batch) -> None:
+        job = _Tidy(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
+        self.window.append(job)
+        with self.lock:
+            self.undrawn.append(job)
+            job.ready = not self.plan.needs_size or not job.left
+            self._draw_ready()
+        if not job.ready:
+            self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in range(job.left)])
+
+    def hand_over(self, job: _Tidy) -> Finished:
+        """Wait for `job`, settle its draws, render anew what changed, and return the batch."""
+        self._wait(job)
+        if (bad := job.fatal()) is not None:
+            raise job.give_up(self.drawer, bad)
+        with self.lock:
+            changed = job.settle(self.drawer)
+            if changed:
+                self._render_all(job)
+        if changed:
+            self._wait(job)
+            if (bad := job.fatal()) is not None:
+                raise job.faults[bad]
+        return job.finish()
+
+    def _wait(self, job: _Tidy) -> None:
+        end = time.monotonic() + self.options.timeout_s if self.options.timeout_s else None
+        while not job.done.wait(0.5 if end is None else max(0.0, min(0.5, end - time.monotonic()))):
+            if not self.pool.alive:
+                raise ForkedIterator(_FORKED.format(self.pool.pid, os.getpid()))
+            if end is not None and time.monotonic() >= end:
+                raise LoaderTimeout(_LATE.format(job.batch.number, self.options.timeout_s))
+        if self.owner._failed_init:
+            raise self.owner._failed_init[0]
+
+    # pool threads ------------------------------------------------------------------------------------------------------
+
+    def _task(self, work: Callable[[_Tidy, int], None], job: _Tidy, pos: int) -> Callable[[], None]:
+        return lambda: self._guarded(work, job, pos)
+
+    def _guarded(self, work: Callable[[_Tidy, int], None], job: _Tidy, pos: int) -> None:
+        try:
+            if not self.closed:
+                work(job, pos)
+        except BaseException as err:  # a thread must not die unseen: the consumer raises it
+            job.faults[pos] = err
+            job.done.set()
+
+    def _probe(self, job: _Tidy, pos: int) -> None:
+        job.probe(pos)
+        with self.lock:
+            job.left -= 1
+            if not job.left:
+                job.ready = True
+                self._draw_ready()
+
+    def _render(self, job: _Tidy, pos: int) -> None:
+        job.render(pos)
+        with self.lock:
+            job.left -= 1
+            if not job.left:
+                job.done.set()
+
+    def _draw_ready(self) -> None:
+        """Draw every job whose sizes are known, oldest first, and queue its images; holds the lock."""
+        while self.undrawn and self.undrawn[0].ready:
+            job = self.undrawn.popleft()
+            if job.draw(self.drawer) and job.fatal() is None:
+                self._render_all(job)
+            else:
+                job.done.set()  # a fault to raise, or draws that must wait for hand-over
+
+    def _render_all(self, job: _Tidy) -> None:
+        job.done.clear()
+        job.left = len(job.positions)
+        job.open_rows()
+        if not job.left:
+            job.done.set()
+        self.pool.put(2 * job.batch.number - 1, [self._task(self._render, job, p) for p in job.positions])
+
+
+_FORKED = (
+    "this iterator was started in process {} and is used in process {}: a forked child has none of its threads. "
+    "Start a new iterator in the child."
+)
+_LATE = "batch {} was not ready within timeout={} s; raise timeout, or set it to 0 to wait for ever"

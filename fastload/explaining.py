@@ -1,0 +1,76 @@
+"""What runs where, as a query planner would print it: each transform of a loader, its executor, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastload import machine
+from fastload.bridge import Compiled, Refused, compile_loader
+from fastload.intercept import attached_to
+from fastload.loader import inner_loader
+from fastload.report import Section
+from fastload.settings import Settings
+
+__all__ = ["explain_loader"]
+
+
+def explain_loader(dl: Any, name: str) -> Section:
+    """One section for one loader."""
+    inner = inner_loader(dl)
+    split = (inner.before_iter(), inner.after_item.split_idx)[1]
+    attached = attached_to(inner)
+    settings = attached.settings if attached is not None else None
+    reasons = _reasons(settings)
+    compiled = compile_loader(inner)
+    if isinstance(compiled, Refused):
+        reasons += compiled.reasons
+    data = {"accelerated": not reasons, "reasons": reasons, "split_idx": split, "pillow": pillow()}
+    if reasons or isinstance(compiled, Refused):
+        return Section(name, (), ("stock fastai does everything, because:", *(f"- {r}" for r in reasons)), data)
+    rows, lines = _rows(compiled, inner), _lines(settings or Settings(), inner)
+    data |= {"plan": compiled.plan.fingerprint(), "rows": rows, "settings": lines}
+    return Section(name, rows, lines, data)
+
+
+def _reasons(settings: Settings | None) -> tuple[str, ...]:
+    if machine.switched_off():
+        return ("FASTLOAD=off is set in the environment",)
+    if settings is None:
+        return ("it is not accelerated: fastload.accelerate(dls) or `from fastload.vision import *` does that",)
+    if settings.executor == "stock":
+        return ("executor='stock' was asked for",)
+    return ()
+
+
+def _rows(compiled: Compiled, inner: Any) -> tuple[tuple[str, ...], ...]:
+    plan = compiled.plan
+    rows = [("open image, decode", "fastload threads", f"Pillow, mode {e.mode}") for e in plan.elements]
+    for tfm, op in compiled.steps:
+        if op is None:
+            continue
+        what = repr(plan.ops[op])
+        why = "drawn in stock's order" if plan.ops[op].applies else "not applied on this split; its random numbers are drawn"
+        rows.append((what, "fastload threads", why))
+    rows.append(("ToTensor, collate", "fastload threads", "each image straight into its row of the batch"))
+    rows += [(chain, "fastai", "labels and targets, main thread") for chain in plan.targets]
+    rows += [(name, "fastai", "batch transform, on the loader's device") for name in plan.batch_ops]
+    return tuple(rows)
+
+
+def _lines(settings: Settings, inner: Any) -> tuple[str, ...]:
+    cpus = machine.usable_cpus()
+    threads = f"threads={settings.threads} as asked" if settings.threads else f"threads={cpus.count}: {cpus.reason}"
+    workers = inner.fake_l.num_workers
+    streams = f"num_workers={workers}: {'the global random stream' if not workers else f'{workers} virtual random streams'}"
+    return (f"{threads}", f"{streams}, as stock; no process is started", pillow())
+
+
+def pillow() -> str:
+    """Which Pillow is active: what 'exact' means here."""
+    import PIL
+    from PIL import features
+
+    jpeg = features.version_codec("jpg")
+    if "post" in PIL.__version__:
+        return f"Pillow-SIMD {PIL.__version__} (JPEG library {jpeg}): pixels equal stock fastai under Pillow-SIMD"
+    return f"Pillow {PIL.__version__} (JPEG library {jpeg}): pixels equal stock fastai under this Pillow"

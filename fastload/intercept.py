@@ -1,0 +1,86 @@
+"""The one place where fastload touches fastai: the table from which a loader's `__iter__` takes its iterator.
+
+fastai's DataLoader.__iter__ gets batches from `fastai.data.load._loaders[...]` alone, so a loader that fastload runs stays
+fastai's own in everything else (len, new, pickling, DDP wrapping, after_batch). The table is exchanged when the first loader is
+accelerated, never at import; for every loader that fastload was not asked to run it gives stock's iterator.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastload import machine
+from fastload.loader import Attached, inner_loader, iterate
+from fastload.settings import Settings
+
+__all__ = ["attached_to", "enabled", "install"]
+
+
+class _Everywhere:
+    """Loaders taken over by `enable()`: what is attached to each, and the settings of each open `enable()`."""
+
+    def __init__(self) -> None:
+        self.stack: list[Settings] = []
+        self.known: weakref.WeakKeyDictionary[Any, Attached] = weakref.WeakKeyDictionary()
+
+    def get(self, dl: Any) -> Attached | None:
+        """What is attached to a loader while `enable()` is open, else None."""
+        if not self.stack:
+            return None
+        if dl not in self.known:
+            self.known[dl] = Attached(self.stack[-1])
+        return self.known[dl]
+
+
+_EVERYWHERE = _Everywhere()
+
+
+class _Table:
+    """Stands in for fastai's pair (several processes, one process); `stock` is the pair itself."""
+
+    def __init__(self, stock: Any) -> None:
+        self.stock = stock
+
+    def __getitem__(self, single: Any) -> Any:
+        return lambda fake_l: _iterator(fake_l, self.stock[single], self.stock)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stock)
+
+    def __len__(self) -> int:
+        return len(self.stock)
+
+
+def _iterator(fake_l: Any, chosen: Any, stock: Any) -> Any:
+    attached = attached_to(inner_loader(fake_l.d))
+    if attached is None or machine.switched_off():
+        return chosen(fake_l)
+    return iterate(fake_l, attached, lambda loader: stock[loader.num_workers == 0](loader))
+
+
+def attached_to(dl: Any) -> Attached | None:
+    """What fastload keeps beside a loader, or None if it was not asked to run it."""
+    own = getattr(type(dl), "_fastload_of", None)
+    return own(dl) if own is not None else _EVERYWHERE.get(dl)
+
+
+def install() -> None:
+    """Put the table in place, once."""
+    from fastai.data import load
+
+    if not isinstance(load._loaders, _Table):
+        load._loaders = _Table(load._loaders)
+
+
+@contextmanager
+def enabled(settings: Settings) -> Iterator[None]:
+    """Run every fastai loader of this process by fastload until the block ends."""
+    install()
+    _EVERYWHERE.stack.append(settings)
+    try:
+        yield
+    finally:
+        _EVERYWHERE.stack.pop()

@@ -1,0 +1,359 @@
+"""Stands in for the iterator of a fastai loader: order, randomness, labels and types as stock; pixels by an executor.
+
+`iterate` is what fastai's `for b in _loaders[...](fake_l)` loops over. It yields tuples of fastai tensors before
+`after_batch`, which fastai then applies itself. All user code (getters, samplers, batch transforms) runs on the consumer's
+thread. What fastload cannot hold goes to stock's own iterator, from the first batch on or, where an item shows it late, from
+the batch it shows in; the batches are stock's either way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from fastload import machine
+from fastload.bridge import Compiled, Refused, compile_loader
+from fastload.collate import assemble
+from fastload.draws import Drawer
+from fastload.errors import EmptyBatch, StateError
+from fastload.executors import Batch, Finished, Options, executors
+from fastload.executors.threads import Pool
+from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
+from fastload.order import virtual_batches
+from fastload.settings import Settings
+from fastload.source import Files, Ref
+from fastload.targets import Unplanned, label_reader, path_reader, pure
+
+__all__ = ["Attached", "Progress", "inner_loader", "iterate"]
+
+log = logging.getLogger("fastload")
+Stock = Callable[[Any], Any]
+RANK_STRIDE = 1_000_003  # more than any number of workers, so that the ranks' worker seeds never meet
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A saved place in an epoch: what the next iterator needs to go on from there."""
+
+    done: int
+    samples: int
+    words: list[int]
+    seed_state: bytes
+    indices: str
+    generators: Generators
+
+
+@dataclass(frozen=True)
+class Order:
+    """What chose the epoch's indices: the loader's own generator and the global ones, before `randomize`."""
+
+    rng: Any
+    generators: Generators
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A state to go on from; `resume` is None where it lies between two epochs."""
+
+    order: Order
+    resume: Resume | None
+
+
+@dataclass
+class Progress:
+    """Where the epoch stands: `done` batches and `samples` indices handed over, and what is needed to go on from there.
+
+    `seed_state`: torch's CPU generator before it drew the base seed. `resume`: a saved state, taken up by the next iterator.
+    """
+
+    done: int = 0
+    samples: int = 0
+    workers: int = 0
+    ended: bool = False
+    seed_state: bytes | None = None
+    indices: str = ""
+    drawer: Drawer | None = None
+    resume: Resume | None = None
+    counts: Callable[[], dict[str, tuple[int, int]]] | None = None
+
+
+@dataclass
+class Attached:
+    """What fastload keeps beside one loader. `told` and `skipped` are shared by loaders made from it by `new`.
+
+    `told`: reasons already reported. `skipped`: path -> error of images left out. `single`: only one batch is wanted.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    told: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+    pool: Any = None
+    single: bool = False
+    order: Order | None = None
+    loaded: Loaded | None = None
+
+    def child(self, changes: dict[str, Any]) -> Attached:
+        """For a loader made by `new`: the same settings and memory of what was reported, its own progress."""
+        return Attached(self.settings.updated(changes), self.told, self.skipped)
+
+    def kept_pool(self, threads: int, init: Callable[[int], None] | None) -> Pool:
+        """Threads that outlive epochs (persistent_workers=True); they end with the loader."""
+        if self.pool is None or not self.pool.alive or self.pool.threads != threads:
+            self.pool = Pool(threads, init)
+            weakref.finalize(self, self.pool.close)
+        return self.pool
+
+    def tell(self, reason: str) -> None:
+        """Report once that a loader stays with stock, and why."""
+        if reason not in self.told:
+            self.told.add(reason)
+            log.warning("this loader stays with stock fastai: %s", reason)
+
+
+def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
+    """The batches of one epoch of `fake_l.d`, before after_batch."""
+    inner = inner_loader(fake_l.d)
+    compiled = _compiled(inner, attached)
+    epoch = _Epoch(fake_l, inner, attached, stock)
+    try:
+        if isinstance(compiled, Refused):
+            attached.tell("; ".join(compiled.reasons))
+            yield from epoch.by_stock(0)
+        else:
+            yield from epoch.by_plan(compiled)
+    finally:
+        epoch.close()
+
+
+def inner_loader(dl: Any) -> Any:
+    """The loader that makes the batches: the one inside a DistributedDL, else `dl` itself."""
+    return dl.dl if any(cls.__name__ == "DistributedDL" for cls in type(dl).__mro__) else dl
+
+
+def _compiled(inner: Any, attached: Attached) -> Compiled | Refused:
+    if machine.switched_off():
+        return Refused(("FASTLOAD=off",))
+    if attached.settings.executor == "stock":
+        return Refused(("executor='stock' was asked for",))
+    return compile_loader(inner)
+
+
+class _Epoch:
+    """One pass over one loader. Owned by the consumer's thread; `close` ends the executor."""
+
+    def __init__(self, fake_l: Any, inner: Any, attached: Attached, stock: Stock) -> None:
+        self.fake_l, self.outer, self.inner, self.stock = fake_l, fake_l.d, inner, stock
+        self.attached, self.settings, self.workers = attached, attached.settings, fake_l.num_workers
+        self.resume = attached.progress.resume
+        self.executor: Any = None
+        self.progress = attached.progress = Progress(workers=self.workers, indices=_digest(self.outer))
+        if self.resume is not None and self.resume.indices != self.progress.indices:
+            raise StateError("the saved state goes with other items or another order; was the data set changed in between?")
+
+    def close(self) -> None:
+        """End what the epoch started."""
+        if self.executor is not None:
+            self.executor.close()
+
+    # stock -------------------------------------------------------------------------------------------------------------
+
+    def by_stock(self, skip: int) -> Iterator[Any]:
+        """Stock's own batches; with `skip`, or after a resume, those from that batch on."""
+        progress = self.progress
+        if self.resume is not None:
+            progress.seed_state, progress.samples, skip = self.resume.seed_state, self.resume.samples, self.resume.done
+        if progress.seed_state is None:
+            progress.seed_state = cpu_state()
+            base_seed()
+        batches = self._inline(progress.samples) if self.workers == 0 else self._processes(skip, progress.seed_state)
+        if self.resume is not None:
+            self.resume.generators.restore()
+        progress.done = skip
+        for batch in batches:
+            progress.done += 1
+            yield batch
+        progress.ended = True
+
+    def _inline(self, samples: int) -> Iterator[Any]:
+        """What stock's single-process iterator does, from the index after `samples` on."""
+        for batch in self.outer.create_batches(self._counted(itertools.islice(self.outer.sample(), samples, None))):
+            yield _pinned(batch) if self.fake_l.pin_memory else batch
+
+    def _counted(self, indices: Iterable[Any]) -> Iterator[Any]:
+        for index in indices:
+            self.progress.samples += 1
+            yield index
+
+    def _processes(self, skip: int, seed_state: bytes) -> Iterator[Any]:
+        """Stock's worker processes with the base seed of this epoch; the first `skip` batches are made and dropped."""
+        self.fake_l.generator = seeded(seed_state)
+        try:
+            batches = iter(self.stock(self.fake_l))
+        finally:
+            del self.fake_l.generator
+        return itertools.islice(batches, skip, None)
+
+    # plan --------------------------------------------------------------------------------------------------------------
+
+    def by_plan(self, compiled: Compiled) -> Iterator[Any]:
+        """The same batches by an executor; goes over to stock at the batch where an item turns out not to fit the Plan."""
+        try:
+            yield from self._planned(compiled)
+        except Unplanned as why:
+            self.attached.tell(str(why))
+            self.close()
+            self.executor = None
+        else:
+            return
+        yield from self.by_stock(self.progress.done)
+
+    def _planned(self, compiled: Compiled) -> Iterator[Any]:
+        progress, resume = self.progress, self.resume
+        progress.seed_state = resume.seed_state if resume else cpu_state()
+        seed = base_seed(progress.seed_state if resume else None)
+        if resume is not None:
+            resume.generators.restore()
+            progress.done, progress.samples = resume.done, resume.samples
+        drawer = progress.drawer = self._drawer(compiled, seed)
+        if resume is not None and resume.words:
+            drawer.forward(resume.words)
+        self.executor = self._executor(compiled)
+        progress.counts = self.executor.counts
+        for finished in self.executor.run(self._items(compiled), drawer):
+            if finished.batch.carry.dropped:
+                continue  # a short last batch: stock makes its items too, then drops them
+            batch = self._assembled(compiled, finished)
+            progress.done, progress.samples = finished.batch.number + 1, finished.batch.carry.samples
+            yield batch
+        progress.ended = True
+
+    def _drawer(self, compiled: Compiled, seed: int) -> Drawer:
+        rank = getattr(self.outer, "rank", 0) if self.settings.rank_seeds and self.outer is not self.inner else 0
+        workers = max(1, self.workers) if rank else self.workers
+        return Drawer(compiled.plan, workers, seed + RANK_STRIDE * rank, ahead=not self.attached.single)
+
+    def _items(self, compiled: Compiled) -> Iterator[Batch]:
+        reader, resume = _Reader(compiled, self.inner.dataset), self.resume
+        used = resume.samples if resume and self.workers == 0 else 0
+        done = resume.done if resume else 0
+        indices = itertools.islice(self.outer.sample(), used, None)
+        batches = virtual_batches(indices, self.workers, self.inner.bs, self.inner.drop_last, reader.item)
+        for number, items, samples, dropped in _watched(itertools.islice(batches, 0 if used else done, None), reader.pure):
+            carry = _Carry([item.targets for item in items], used + samples, dropped)
+            yield Batch(number + (done if used else 0), tuple(item.refs for item in items), carry)
+
+    def _executor(self, compiled: Compiled) -> Any:
+        found, name = executors(), self.settings.executor
+        options = self._options(compiled)
+        if name == "auto":
+            name = "serial" if self.attached.single and self.inner.n == 1 else "threads"
+        reason = found[name].refuses(compiled.plan, options)
+        if reason is not None:
+            raise Unplanned(f"executor {name} refuses: {reason}")
+        return found[name].open_executor(compiled.plan, [Files()] * len(compiled.images), options)
+
+    def _options(self, compiled: Compiled) -> Options:
+        settings, fake_l = self.settings, self.fake_l
+        threads = settings.threads or machine.usable_cpus().count
+        init = None if settings.worker_init_fn is None else partial(_init_thread, settings.worker_init_fn)
+        return Options(
+            threads=threads,
+            ahead=0 if self.attached.single else settings.prefetch_factor,
+            ram_bytes=settings.ram_bytes,
+            timeout_s=fake_l.timeout,
+            pin=bool(fake_l.pin_memory),
+            skip_bad=settings.bad_images == "skip" and not compiled.split_idx,
+            hook=settings.hook,
+            init=init,
+            pool=self.attached.kept_pool(threads, init) if fake_l.persistent_workers and not self.attached.single else None,
+        )
+
+    def _assembled(self, compiled: Compiled, finished: Finished) -> Any:
+        for path, err in finished.skipped:
+            if path not in self.attached.skipped:
+                self.attached.skipped[path] = f"{type(err).__name__}: {err}"
+                log.warning("skipped an unreadable image: %s", err)
+        if not finished.kept:
+            raise EmptyBatch(f"every image of batch {finished.batch.number} is unreadable; the last: {finished.skipped[-1]}")
+        batch = assemble(self.inner, compiled, finished)
+        return _pinned(batch) if self.fake_l.pin_memory else batch
+
+
+class _Reader:
+    """One item number to references of its images and values of its targets, in stock's order of calls."""
+
+    def __init__(self, compiled: Compiled, dataset: Any) -> None:
+        tls = list(dataset.tls)
+        self.pure = all(pure(tl) for tl in tls)
+        self._images = [path_reader(tl) for tl, _ in compiled.images]
+        self._targets = [label_reader(tls[k]) for k in compiled.targets]
+
+    def item(self, index: Any) -> _Item | None:
+        """None where a getter asks to skip the item, as in stock."""
+        from fastai.data.load import SkipItemException
+
+        number = index or 0
+        try:
+            refs = tuple(Ref(number, read(number)) for read in self._images)
+            return _Item(refs, [read(number) for read in self._targets])
+        except SkipItemException:
+            return None
+
+
+@dataclass
+class _Item:
+    refs: tuple[Ref, ...]
+    targets: list[Any]
+
+
+@dataclass
+class _Carry:
+    """What comes back with a finished batch: its items' targets, indices used so far, whether it is dropped."""
+
+    targets: list[list[Any]]
+    samples: int
+    dropped: bool
+
+
+def _watched(batches: Iterator[Any], pure: bool) -> Iterator[Any]:
+    """The same batches; where a user's getter draws from a global generator, the draw is undone and Unplanned raised."""
+    if pure:
+        yield from batches
+        return
+    while True:
+        before = Generators.now()
+        batch = next(batches, None)
+        if Generators.now() != before:
+            before.restore()
+            raise Unplanned("get_x or get_y draws random numbers")
+        if batch is None:
+            return
+        yield batch
+
+
+def _digest(outer: Any) -> str:
+    """Eight hex digits of the epoch's indices; empty where they are an endless iterator."""
+    indices = getattr(outer, "_DataLoader__idxs", None)
+    return f"{zlib.crc32(repr(list(indices)).encode()):08x}" if isinstance(indices, list) else ""
+
+
+def _pinned(batch: Any) -> Any:
+    """Page-locked where CUDA exists and it is not yet; else the batch itself."""
+    if not torch.cuda.is_available():
+        return batch
+    return tuple(t.pin_memory() if isinstance(t, torch.Tensor) and not t.is_pinned() else t for t in batch)
+
+
+def _init_thread(function: Callable[[int], None], number: int) -> None:
+    """Run a user's worker_init_fn with the global generators put back afterwards: threads share them with the main thread."""
+    with preserved():
+        function(number)

@@ -1,0 +1,124 @@
+"""Item number -> encoded bytes and image size.
+
+A `Source` gives one kind of image of a data set. `Files` reads image files; caches and object stores offer the same two
+methods. Reading happens on executor threads, so a Source must be safe to call from several at once; `Files` keeps no state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from PIL import Image
+
+from fastload.ops import Size
+
+__all__ = ["Files", "Record", "Ref", "Source", "sniff"]
+
+# Formats that Pillow decodes equally from memory and whose header gives the final size. All others are opened by path, as
+# stock does: raw ones (BMP, TIFF, PPM) may be memory-mapped there, and some change size while loading.
+IN_MEMORY = ("jpeg", "png", "webp", "gif")
+_MAGIC = ((b"\xff\xd8\xff", "jpeg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF8", "gif"))
+HEAD = 16  # bytes needed to recognise a format
+
+
+@dataclass(frozen=True)
+class Ref:
+    """One image asked for: its item number, and the path where the loader has worked it out already."""
+
+    index: int
+    path: str | None = None
+
+
+@dataclass
+class Record:
+    """One image as read: `codec`, encoded `data` (None where it has to be opened by path), and Pillow's lazily opened image."""
+
+    codec: str
+    data: bytes | None
+    name: str
+    image: Any = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory for this record."""
+        return len(self.data) if self.data is not None else 0
+
+
+class Source(Protocol):
+    """What executors need to know of a data set; `read` may be called from several threads."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
+        """Encoded bytes of one image; `window` (left, top, right, bottom) is a hint a cache may use to read less."""
+        ...
+
+    def size(self, ref: Ref) -> Size | None:
+        """(width, height) where the source knows it without reading the image, else None."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Hex digest that changes when the items or their bytes may have changed."""
+        ...
+
+
+class Files:
+    """Images in files. `paths` gives the file of an item number; refs that carry a path need none."""
+
+    def __init__(self, paths: Sequence[Any] = ()) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
+        """Read the whole file of `ref`. Raises what opening the file raises (FileNotFoundError, PermissionError ...)."""
+        path = ref.path if ref.path is not None else os.fspath(self.paths[ref.index])
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(size + 1) if size else b""
+            data = data if data and len(data) <= size else b"".join(_rest(data, file))
+        codec = sniff(data)
+        return Record(codec, data if codec in IN_MEMORY else None, path)
+
+    def size(self, ref: Ref) -> Size | None:
+        """None: a file's size is in its header, which is read together with its bytes."""
+        return None
+
+    def fingerprint(self) -> str:
+        """SHA-256 over path, length and modification time of every file, in order."""
+        digest = hashlib.sha256()
+        for path in self.paths:
+            stat = os.stat(path)
+            digest.update(f"{os.fspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
+
+def _rest(data: bytes, file: io.RawIOBase | io.FileIO) -> Iterable[bytes]:
+    """`data` and whatever follows: for pipes and files that grow while being read."""
+    while data:
+        yield data
+        data = file.read(1 << 20) or b""
+
+
+def sniff(data: bytes) -> str:
+    """Name the format by its first bytes; 'other' for anything that is opened by path.
+
+    >>> sniff(b"\\xff\\xd8\\xff\\xe0..."), sniff(b"RIFF....WEBPVP8 "), sniff(b"BM....")
+    ('jpeg', 'webp', 'other')
+    """
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((name for magic, name in _MAGIC if data.startswith(magic)), "other")
+
+
+def open_lazily(record: Record) -> Any:
+    """Pillow's image of `record`, header parsed, pixels not decoded; kept on the record."""
+    if record.image is None:
+        record.image = Image.open(io.BytesIO(record.data) if record.data is not None else record.name)
+    return record.image

@@ -1,0 +1,98 @@
+"""Whether fastai is the version that was tested, and still as shipped.
+
+Users extend fastai at run time: `@ToTensor def encodes(...)` adds to a class everywhere, and `load_image` is a favourite to
+replace. Each function that fastload stands in for is checked by the file its code came from, so the order of imports does not
+matter; functions that travelled inside an exported learner are compared by their bytecode.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+__all__ = ["TESTED_FASTAI", "altered", "same_code", "untested"]
+
+TESTED_FASTAI = ("2.8.12",)
+
+
+def untested() -> str | None:
+    """One sentence if the installed fastai is not a version that was tested, else None."""
+    import fastai
+
+    if fastai.__version__ in TESTED_FASTAI:
+        return None
+    return f"fastai {fastai.__version__} was not tested with this fastload (tested: {', '.join(TESTED_FASTAI)})"
+
+
+def altered() -> str | None:
+    """One sentence naming the first function of fastai that is not as shipped, else None. Takes some microseconds."""
+    for name, function in _functions():
+        if not _shipped(function):
+            return f"{name} is not fastai's own any more"
+    return _altered_attribute()
+
+
+def same_code(function: Any, original: Any) -> bool:
+    """Whether `function` is `original`, or a copy of it that travelled in a pickle."""
+    a, b = (getattr(f, "__func__", f) for f in (function, original))
+    if a is b:
+        return True
+    ca, cb = getattr(a, "__code__", None), getattr(b, "__code__", None)
+    return ca is not None and cb is not None and ca.co_code == cb.co_code and ca.co_names == cb.co_names
+
+
+def _altered_attribute() -> str | None:
+    from fastai.vision import core
+
+    for cls, mode in ((core.PILImage, "RGB"), (core.PILImageBW, "L"), (core.PILMask, "L")):
+        if cls._open_args != {"mode": mode}:
+            return f"{cls.__name__}._open_args is {cls._open_args!r}, not fastai's own {{'mode': {mode!r}}}"
+    names = {core.PILImage: "TensorImage", core.PILImageBW: "TensorImageBW", core.PILMask: "TensorMask"}
+    for cls, name in names.items():
+        if cls._tensor_cls.__name__ != name:
+            return f"{cls.__name__}._tensor_cls is {cls._tensor_cls.__name__}, not fastai's own {name}"
+    return None
+
+
+def _functions() -> Iterator[tuple[str, Any]]:
+    from fastai.data import load
+    from fastai.vision import augment, core
+    from PIL.Image import Image
+
+    yield "fastai.vision.core.load_image", core.load_image
+    yield "fastai.vision.core.image2tensor", core.image2tensor
+    yield "PILBase.create", core.PILBase.create
+    yield "fastai.data.load.fa_collate", load.fa_collate
+    yield "PILImage.dihedral", core.PILImage.dihedral
+    for name in ("flip_lr", "_do_crop_pad", "crop_pad"):
+        yield f"Image.{name}", getattr(Image, name)
+    for cls in _classes(augment, core):
+        for method in getattr(getattr(cls, "encodes", None), "methods", ()):
+            yield f"{cls.__name__}.encodes", method.implementation
+        for name in ("before_call", "__call__"):
+            if (found := _raw(cls, name)) is not None:
+                yield f"{cls.__name__}.{name}", found
+
+
+def _classes(augment: Any, core: Any) -> tuple[type, ...]:
+    names = "Resize RandomResizedCrop RandomCrop CropPad RatioResize FlipItem DihedralItem".split()
+    return (*(getattr(augment, n) for n in names), core.ToTensor, core.PointScaler, core.AddMaskCodes, core.BBoxLabeler)
+
+
+def _raw(cls: type, name: str) -> Callable[..., Any] | None:
+    return next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
+
+
+def _shipped(function: Any) -> bool:
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code is not None and os.path.dirname(code.co_filename).startswith(_homes())
+
+
+@cache
+def _homes() -> tuple[str, ...]:
+    import fastai
+    import fasttransform
+
+    return tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (fastai, fasttransform))

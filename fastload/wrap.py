@@ -1,0 +1,117 @@
+"""A fastai loader class with fastload in it: made on the fly from the loader's own class, gone again when pickled.
+
+`accelerated(TfmdDL)` is a subclass that adds private state, `state_dict`, and keywords; whatever else the class does
+(WeightedDL's indices, a user's own loader) is untouched. Pickles hold the stock class, so an exported learner needs no fastload.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+from functools import cache
+from typing import Any
+
+from fastload import place
+from fastload.generators import Generators
+from fastload.intercept import install
+from fastload.loader import Attached, Order, Progress
+from fastload.settings import Settings, split_keywords, warn_unknown
+
+__all__ = ["accelerated", "attach", "detach"]
+
+
+@cache
+def accelerated(cls: type) -> type:
+    """The accelerated twin of a fastai loader class; the same one each time."""
+    if issubclass(cls, Accelerated):
+        return cls
+    return type(f"Accelerated{cls.__name__}", (Accelerated, cls), {"__doc__": cls.__doc__, "__module__": __name__})
+
+
+def attach(dl: Any, settings: Settings) -> Any:
+    """Turn a live loader into its accelerated twin, in place."""
+    install()
+    if not isinstance(dl, Accelerated):
+        dl.__class__ = accelerated(type(dl))
+    dl.__dict__["_fl"] = Attached(settings)
+    return dl
+
+
+def detach(dl: Any) -> Any:
+    """Give a loader its stock class back, in place."""
+    if isinstance(dl, Accelerated):
+        dl.__class__ = type(dl).__mro__[2]
+        dl.__dict__.pop("_fl", None)
+    return dl
+
+
+class Accelerated:
+    """Mixin of every accelerated class; all that it keeps is `_fl`, so no name of the data set is shadowed but the two below."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        install()
+        ours, rest = split_keywords(kwargs)
+        inherited = rest.pop("_fl", None)
+        self.__dict__["_fl"] = Attached(Settings().updated(ours)) if inherited is None else inherited.child(ours)
+        warn_unknown(rest, type(self).__mro__[2])
+        super().__init__(*args, **rest)
+
+    def _fastload_of(self) -> Attached:
+        return self.__dict__.setdefault("_fl", Attached())  # type: ignore[no-any-return]
+
+    def new(self, dataset: Any = None, cls: Any = None, **kwargs: Any) -> Any:
+        """fastai's `new`; the settings of this loader go along."""
+        target = type(self) if cls is None else cls
+        extra = {"_fl": self._fastload_of()} if issubclass(target, Accelerated) else {}
+        return super().new(dataset, cls, **kwargs, **extra)  # type: ignore[misc]  # the fastai class comes next
+
+    def one_batch(self) -> Any:
+        """fastai's `one_batch`, reading nothing beyond the one batch."""
+        attached = self._fastload_of()
+        before, attached.single = attached.single, True
+        try:
+            return super().one_batch()  # type: ignore[misc]
+        finally:
+            attached.single = before
+
+    def randomize(self) -> None:
+        """fastai's `randomize`; takes up a loaded state, and remembers the generators that choose this epoch's indices."""
+        attached = self._fastload_of()
+        if (loaded := attached.loaded) is not None:
+            attached.loaded = None
+            self.rng.setstate(loaded.order.rng)
+            loaded.order.generators.restore()
+            attached.progress = Progress(resume=loaded.resume)
+        attached.order = Order(self.rng.getstate(), Generators.now())
+        super().randomize()  # type: ignore[misc]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch handed out, with every generator state that the rest of the epoch needs.
+
+        JSON values, at most 64 kB. Before the first epoch, or after the end of one, it is the place before the next epoch.
+        Call it after a step, where a checkpoint is written: `load_state_dict` then gives the very batches that would follow.
+        """
+        return place.save(self, self._fastload_of())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iterator go on where `state_dict()` was called; raises StateError if it is not this loader's state."""
+        self._fastload_of().loaded = place.load(self, state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as the stock class, without anything of fastload's."""
+        made = super().__reduce_ex__(max(2, int(protocol)))
+        state = {k: v for k, v in self.__dict__.items() if k != "_fl"}
+        return (copyreg.__newobj__, (type(self).__mro__[2],), state, *made[3:])  # type: ignore[attr-defined]
+
+    def __copy__(self) -> Any:
+        return self._twin(dict(self.__dict__))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        twin = memo[id(self)] = self._twin({})
+        twin.__dict__.update({k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k != "_fl"})
+        return twin
+
+    def _twin(self, state: dict[str, Any]) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(state, _fl=self._fastload_of().child({}))
+        return twin
