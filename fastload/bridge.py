@@ -19,11 +19,11 @@ __all__ = ["Compiled", "Refused", "compile_loader", "image_class", "pixel_class"
 
 PAD_MODES = ("zeros", "border", "reflection")
 # The methods of a loader that decide what a batch is; a class or instance that changes one is left to stock.
+# (get_idxs, shuffle_fn, before_iter, after_iter and after_batch may be anything: they are called as stock calls them.)
 FIXED = (
-    "create_batches create_item do_item create_batch do_batch retain chunkify sample wif before_batch after_item".split()
+    *("create_batches", "create_item", "do_item", "create_batch", "do_batch", "retain", "chunkify", "sample", "wif"),
+    *("before_batch", "after_item"),
 )
-# Those that may be changed: they choose indices, and are honoured.
-FREE = ("get_idxs", "shuffle_fn", "before_iter", "after_iter", "after_batch")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def _compile(dl: Any) -> Compiled | Refused:
     images = tuple((tl, cls) for tl, cls in zip(tls, classes, strict=True) if cls is not None)
     elements = tuple(_element(k, cls) for k, cls in enumerate(classes) if cls is not None)
     reasons = _tuple_reasons(classes, tls)
-    steps, ops = [], []
+    steps: list[tuple[Any, int | None]] = []
+    ops: list[Op] = []
     for tfm in dl.after_item.fs:
         op, reason = recognise(tfm, split, any(e.mask for e in elements))
         if reason is not None:

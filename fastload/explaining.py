@@ -45,11 +45,9 @@ def _reasons(settings: Settings | None) -> tuple[str, ...]:
 def _rows(compiled: Compiled, inner: Any) -> tuple[tuple[str, ...], ...]:
     plan = compiled.plan
     rows = [("open image, decode", "fastload threads", f"Pillow, mode {e.mode}") for e in plan.elements]
-    for tfm, op in compiled.steps:
-        if op is None:
-            continue
-        what = repr(plan.ops[op])
-        why = "drawn in stock's order" if plan.ops[op].applies else "not applied on this split; its random numbers are drawn"
+    for op in plan.ops:
+        what = repr(op)
+        why = "drawn in stock's order" if op.applies else "not applied on this split; its random numbers are drawn"
         rows.append((what, "fastload threads", why))
     rows.append(("ToTensor, collate", "fastload threads", "each image straight into its row of the batch"))
     rows += [(chain, "fastai", "labels and targets, main thread") for chain in plan.targets]

@@ -31,7 +31,8 @@ class Generators:
     @classmethod
     def now(cls, cuda: bool = False) -> Generators:
         """The states as they are."""
-        name, keys, pos, has_gauss, gauss = np.random.get_state(legacy=True)
+        numpy_state: Any = np.random.get_state(legacy=True)
+        name, keys, pos, has_gauss, gauss = numpy_state
         states = torch.cuda.get_rng_state_all() if cuda and torch.cuda.is_available() else []
         numpy = (name, keys.tobytes(), pos, has_gauss, gauss)
         return cls(random.getstate(), numpy, _bytes(torch.get_rng_state()), tuple(map(_bytes, states)))

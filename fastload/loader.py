@@ -96,7 +96,7 @@ class Attached:
     told: set[str] = field(default_factory=set)
     skipped: dict[str, str] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
-    pool: Any = None
+    pool: Pool | None = None
     single: bool = False
     order: Order | None = None
     loaded: Loaded | None = None

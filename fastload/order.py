@@ -13,7 +13,7 @@ __all__ = ["virtual_batches"]
 def virtual_batches(
     indices: Iterable[Any], workers: int, bs: int, drop_last: bool, fetch: Callable[[Any], Any]
 ) -> Iterator[tuple[int, list[Any], int, bool]]:
-    """(number, items, indices used so far, whether it is dropped) of each batch, in the order in which stock's workers give them.
+    """(number, items, indices used so far, whether it is dropped) of each batch, in the order of stock's workers.
 
     Worker w takes every workers-th run of `bs` indices, leaves out items for which `fetch` gives None, and cuts what remains
     into batches of its own; the batches of the workers are taken in turn (torch's iterator, one worker after the other).

@@ -23,7 +23,7 @@ from fastload.source import Record, open_lazily
 __all__ = ["Step", "Turn", "Window", "apply", "decode", "load", "sizes_along", "squish_size", "steps", "tidy"]
 
 Box = tuple[int, int, int, int]
-_NUMPY_PAD = {"border": "edge", "reflection": "reflect"}
+_NUMPY_PAD: dict[str, Any] = {"border": "edge", "reflection": "reflect"}
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,7 @@ def squish_size(op: RandomResizedCrop) -> Size:
     return op.size[0] + xtra, op.size[1] + xtra
 
 
-def _crop_pad(
-    size: Size, corner: Size, orig: Size, pad_mode: str, resample: int = 2, out: Size | None = None
-) -> Window:
+def _crop_pad(size: Size, corner: Size, orig: Size, pad_mode: str, resample: int = 2, out: Size | None = None) -> Window:
     """fastai's `_do_crop_pad`: crop what lies inside `orig`, pad what lies outside, then resize to `out`."""
     (w, h), (x, y), (ow, oh) = size, corner, orig
     right, bottom = x + w, y + h
@@ -145,8 +143,10 @@ def tidy(todo: Iterable[Step], size: Size) -> list[Step]:
 
     Mirroring a crop of the mirrored box equals cropping the mirrored image, pixel for pixel: neither touches a value.
 
-    >>> tidy([Turn(0), Window((0, 0, 30, 20), (0, 0, 0, 0), "zeros", (8, 8))], (100, 20))
-    [Window(box=(70, 0, 100, 20), pad=None, pad_mode='zeros', out=None, resample=2), Turn(method=0), Window(box=None, pad=None, pad_mode='zeros', out=(8, 8), resample=2)]
+    >>> tidy([Turn(0), Window((0, 0, 30, 20), (0, 0, 0, 0), "zeros", (8, 8))], (100, 20))  # doctest: +NORMALIZE_WHITESPACE
+    [Window(box=(70, 0, 100, 20), pad=None, pad_mode='zeros', out=None, resample=2),
+     Turn(method=0),
+     Window(box=None, pad=None, pad_mode='zeros', out=(8, 8), resample=2)]
     """
     todo = [_without_pad(s) for s in todo]
     if len(todo) >= 2 and todo[0] == Turn(0) and isinstance(todo[1], Window) and todo[1].box is not None:

@@ -22,18 +22,18 @@ VERSION = 1
 def save(dl: Any, attached: Attached) -> dict[str, Any]:
     """The state of a loader as JSON values."""
     progress, now = attached.progress, Generators.now(cuda=True)
-    inside = progress.done > 0 and progress.seed_state is not None and not progress.ended
+    inside = progress.done > 0 and not progress.ended
     order = attached.order if inside and attached.order is not None else Order(dl.rng.getstate(), now)
     return {
         "fastload_state": VERSION,
         "loader": _identity(dl),
         "rng": encode_state(order.rng),
         "order": order.generators.to_json(),
-        "epoch": _epoch(progress, now) if inside else None,
+        "epoch": _epoch(progress, progress.seed_state, now) if inside and progress.seed_state is not None else None,
     }
 
 
-def load(dl: Any, state: dict[str, Any]) -> Loaded:
+def load(dl: Any, state: Any) -> Loaded:
     """Check and decode a state; raises StateError if it is none, or another loader's."""
     if not isinstance(state, dict) or state.get("fastload_state") != VERSION:
         found = state.get("fastload_state") if isinstance(state, dict) else type(state).__name__
@@ -48,12 +48,12 @@ def _identity(dl: Any) -> dict[str, Any]:
     return {"n": dl.n, "bs": dl.bs, "num_workers": dl.fake_l.num_workers, "drop_last": bool(dl.drop_last)}
 
 
-def _epoch(progress: Progress, now: Generators) -> dict[str, Any]:
+def _epoch(progress: Progress, seed_state: bytes, now: Generators) -> dict[str, Any]:
     return {
         "done": progress.done,
         "samples": progress.samples,
         "words": progress.drawer.words() if progress.drawer is not None else [],
-        "seed_state": base64.b85encode(zlib.compress(progress.seed_state or b"", 9)).decode(),
+        "seed_state": base64.b85encode(zlib.compress(seed_state, 9)).decode(),
         "indices": progress.indices,
         "generators": now.to_json(),
     }

@@ -33,9 +33,7 @@ _MANIFEST = "samples.json"
 _FORMAT = 1  # raised whenever the same parameters would give other bytes
 _PHOTOS = ("china", "flower")  # the order of scikit-learn's load_sample_images
 _MAX_CLASSES = 20  # more casts than ten would look alike
-_GRAIN = (
-    4.5  # standard deviation in gray levels; without it, enlarged crops are too smooth for ImageNet's bits per pixel
-)
+_GRAIN = 4.5  # standard deviation in gray levels; without it, enlarged crops are too smooth for ImageNet's bits per pixel
 
 
 @dataclass(frozen=True)

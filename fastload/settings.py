@@ -105,7 +105,7 @@ def _known(loader: type) -> tuple[str, ...]:
     names = set(NAMES) | set(getattr(loader, "_methods", ())) | {"dl_type", "val_bs", "path"}
     for cls in loader.__mro__:
         if "__init__" in cls.__dict__ and cls is not object:
-            names |= set(inspect.signature(cls.__init__).parameters)
+            names |= set(inspect.signature(cls.__dict__["__init__"]).parameters)
     return tuple(sorted(names - {"self", "kwargs", "args"}))
 
 

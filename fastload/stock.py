@@ -77,7 +77,7 @@ def _functions() -> Iterator[tuple[str, Any]]:
 
 
 def _classes(augment: Any, core: Any) -> tuple[type, ...]:
-    names = "Resize RandomResizedCrop RandomCrop CropPad RatioResize FlipItem DihedralItem".split()
+    names = ["Resize", "RandomResizedCrop", "RandomCrop", "CropPad", "RatioResize", "FlipItem", "DihedralItem"]
     return (*(getattr(augment, n) for n in names), core.ToTensor, core.PointScaler, core.AddMaskCodes, core.BBoxLabeler)
 
 

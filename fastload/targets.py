@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from fastload import pixels
@@ -52,7 +53,7 @@ def label_reader(tl: Any) -> Callable[[int], Any]:
 
     def read(index: int) -> Any:
         value = tl[index]
-        if isinstance(value, tuple) or isinstance(value, Image) or (not points and _spatial(value, TensorBase)):
+        if isinstance(value, tuple | Image) or (not points and _spatial(value, TensorBase)):
             raise Unplanned(f"a target is a {type(value).__name__}, which item transforms may change")
         return value
 
@@ -104,7 +105,7 @@ def _item(tl: Any) -> Callable[[int], Any]:
 
     items = tl.items
     if type(items) is list:
-        return items.__getitem__  # type: ignore[no-any-return]
+        return items.__getitem__
     return lambda index: L(items, use_list=None)[index]
 
 
@@ -112,18 +113,21 @@ def _calls(fs: Iterable[Any], split: int | None) -> list[Callable[[Any], Any]]:
     """One call per getter: fastai's own pure ones directly, others through the transform."""
     from fastai.data.transforms import ItemGetter
 
-    calls: list[Callable[[Any], Any]] = []
-    for f in fs:
-        raw = _raw(f)
-        if raw is _noop:
-            continue
-        if type(f) is ItemGetter:
-            calls.append(lambda value, i=f.i: value[i])
-        elif raw is not None:
-            calls.append(lambda value, f=f, raw=raw: f(value, split_idx=split) if isinstance(value, tuple) else raw(value))
-        else:
-            calls.append(lambda value, f=f: f(value, split_idx=split))
-    return calls
+    return [partial(_get, f.i) if type(f) is ItemGetter else _call(f, split) for f in fs if _raw(f) is not _noop]
+
+
+def _get(key: Any, value: Any) -> Any:
+    return value[key]
+
+
+def _call(tfm: Any, split: int | None) -> Callable[[Any], Any]:
+    raw = _raw(tfm)
+
+    def call(value: Any) -> Any:
+        # a Transform maps over tuples; the plain function is the same for anything else
+        return tfm(value, split_idx=split) if raw is None or isinstance(value, tuple) else raw(value)
+
+    return call
 
 
 def _noop(value: Any) -> Any:

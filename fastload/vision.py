@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from fastai.vision.all import *  # noqa: F403  the swap gives every name that the script had
+from fastai.vision.all import *
 from fastai.vision.all import DataBlock as _DataBlock
 from fastai.vision.all import ImageDataLoaders as _ImageDataLoaders
 from fastai.vision.all import SegmentationDataLoaders as _SegmentationDataLoaders

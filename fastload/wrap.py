@@ -1,14 +1,14 @@
 """A fastai loader class with fastload in it: made on the fly from the loader's own class, gone again when pickled.
 
 `accelerated(TfmdDL)` is a subclass that adds private state, `state_dict`, and keywords; whatever else the class does
-(WeightedDL's indices, a user's own loader) is untouched. Pickles hold the stock class, so an exported learner needs no fastload.
+(WeightedDL's indices, a user's own loader) is untouched. Pickles hold the stock class: an exported learner needs no fastload.
 """
 
 from __future__ import annotations
 
 import copy
 import copyreg
-from functools import cache
+import weakref
 from typing import Any
 
 from fastload import place
@@ -20,11 +20,17 @@ from fastload.settings import Settings, split_keywords, warn_unknown
 __all__ = ["accelerated", "attach", "detach"]
 
 
-@cache
 def accelerated(cls: type) -> type:
     """The accelerated twin of a fastai loader class; the same one each time."""
     if issubclass(cls, Accelerated):
         return cls
+    twin = _TWINS.get(cls)
+    if twin is None:
+        twin = _TWINS[cls] = _twin(cls)
+    return twin
+
+
+def _twin(cls: type) -> type:
     return type(f"Accelerated{cls.__name__}", (Accelerated, cls), {"__doc__": cls.__doc__, "__module__": __name__})
 
 
@@ -45,8 +51,13 @@ def detach(dl: Any) -> Any:
     return dl
 
 
+_TWINS: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
 class Accelerated:
-    """Mixin of every accelerated class; all that it keeps is `_fl`, so no name of the data set is shadowed but the two below."""
+    """Mixin of every accelerated class; all that it keeps is `_fl`, so it shadows no name of the data set but the two below."""
+
+    rng: Any  # fastai's
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         install()

@@ -125,9 +125,7 @@ def test_fractions_are_rounded_down_but_never_below_one(tmp_path: Path, quota: s
     assert count == cpus(tmp_path).count
 
 
-@pytest.mark.parametrize(
-    "text", ["", "banana", "1 2 3", "100000", "100000 0", "-5 100000", "1e5 100000", "9" * 400 + " 1"]
-)
+@pytest.mark.parametrize("text", ["", "banana", "1 2 3", "100000", "100000 0", "-5 100000", "1e5 100000", "9" * 400 + " 1"])
 def test_a_malformed_quota_never_binds_and_is_recorded(tmp_path: Path, text: str) -> None:
     fake(tmp_path, {"sys/fs/cgroup/cpu.max": text})
     found = cpus(tmp_path)

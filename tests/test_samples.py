@@ -111,9 +111,7 @@ def test_classes_are_told_apart_by_mean_colour_most_of_the_time(made: SampleRepo
     assert right / len(expected) >= 0.6  # chance is 0.25
 
 
-def test_the_same_seed_gives_the_same_bytes_on_any_number_of_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_seed_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(tmp_path / "a")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")  # one thread
     small(tmp_path / "b")
@@ -233,9 +231,7 @@ def test_a_folder_that_can_not_be_written_is_an_error_that_names_it(tmp_path: Pa
         ({"seed": -1}, "seed must not be negative, found -1"),
     ],
 )
-def test_impossible_numbers_are_refused_before_anything_is_made(
-    tmp_path: Path, asked: dict[str, Any], message: str
-) -> None:
+def test_impossible_numbers_are_refused_before_anything_is_made(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         make_samples(tmp_path / "set", **asked)
     assert [] == list(tmp_path.iterdir())

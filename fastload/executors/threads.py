@@ -166,7 +166,7 @@ class _Run:
     # consumer's thread -------------------------------------------------------------------------------------------------
 
     def next_job(self, batches: Iterator[Batch]) -> _Tidy | None:
-        """Open jobs up to the bounds, then give the oldest; raises a fault of the batch iterator after the batches before it."""
+        """Open jobs up to the bounds, then give the oldest; a fault of the batch iterator is raised in its place."""
         while not self.ended and self._room():
             try:
                 batch = next(batches)

@@ -1,0 +1,7 @@
+"""`python -m fastload` is the `fastload` command."""
+
+import sys
+
+from fastload.commands import main
+
+sys.exit(main())
