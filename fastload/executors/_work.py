@@ -189,7 +189,7 @@ class Job:
         if isinstance(slot, Slot):
             np.copyto(slot.rows[pos], array)
         else:
-            slot[pos] = np.ascontiguousarray(array)
+            slot[pos] = np.require(array, requirements=("C", "W"))  # torch warns of arrays it may not write to
 
 
 def _opened(record: Record, mode: str) -> Any:

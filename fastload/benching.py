@@ -1,0 +1,160 @@
+"""One measurement of one loader, in this process: `python -m fastload.benching JOB` prints one JSON line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fastload.recipes import Target, open_target
+
+__all__ = ["digest", "run"]
+
+SEED = 1234
+CHECKED_BATCHES = 4  # enough to meet every virtual worker of the usual num_workers twice
+SAMPLE_EVERY_S = 0.2
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Open the target, check its first batches, then iterate the training loader for about `seconds`."""
+    dls = _loaders(job)
+    checked = _checked(dls)
+    peak = _Peak()
+    with peak:
+        timed = _timed(dls.train, float(job["seconds"]))
+    return {**timed, "digest": checked, "peak_mib": peak.mib, "note": _note(dls, job)}
+
+
+def _loaders(job: dict[str, Any]) -> Any:
+    from fastload.front import accelerate
+
+    made = open_target(Target(**job["target"]), seed=SEED)
+    dls = getattr(made, "dls", made)
+    if job["engine"] == "fastload":
+        accelerate(dls, threads=job["threads"])
+    if job["part"] == "uint8":
+        for dl in dls.loaders:
+            dl.after_batch.fs.clear()
+    return dls
+
+
+def _checked(dls: Any) -> str:
+    """Digest of the first seeded batches of every loader."""
+    from itertools import islice
+
+    from fastai.torch_core import set_seed
+
+    found = hashlib.blake2b(digest_size=16)
+    for dl in dls.loaders:
+        set_seed(SEED)
+        dl.rng.seed(SEED)
+        for batch in islice(dl, CHECKED_BATCHES):
+            digest(batch, found)
+    return found.hexdigest()
+
+
+def digest(batch: Any, into: Any) -> None:
+    """Feed types, dtypes, shapes and bytes of a batch into a hashlib object."""
+    import torch
+
+    if isinstance(batch, list | tuple):
+        for part in batch:
+            digest(part, into)
+    elif isinstance(batch, torch.Tensor):
+        plain = batch.detach().cpu().as_subclass(torch.Tensor).contiguous()
+        into.update(f"{type(batch).__name__} {plain.dtype} {tuple(plain.shape)}".encode())
+        into.update(plain.numpy().tobytes())
+    else:
+        into.update(repr(batch).encode())
+
+
+def _timed(dl: Any, seconds: float) -> dict[str, float]:
+    """Whole epochs, start-up included, until `seconds` have passed; the first epoch's first batch is timed apart."""
+    cpu, start = _cpu_s(), time.perf_counter()
+    images, first = 0, 0.0
+    while True:
+        before = images
+        for batch in dl:
+            first = first or time.perf_counter() - start
+            images += len(batch[0]) if isinstance(batch, list | tuple) else len(batch)
+        if images == before:
+            sys.exit("the training loader gave no batch: it holds fewer images than one batch")
+        if time.perf_counter() - start >= seconds:
+            break
+    wall = time.perf_counter() - start
+    cpu = _cpu_s() - cpu
+    return {"images_per_s": images / wall, "cpu_ms_per_image": 1e3 * cpu / images, "first_batch_s": first}
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of the workers that it has waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in usages)
+
+
+class _Peak:
+    """Highest memory of this process and its children, pages shared among them counted once (PSS), sampled by a thread."""
+
+    def __init__(self) -> None:
+        self.mib: float | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> _Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while True:
+            now = _pss_mib(_family(os.getpid()))
+            if now is not None:
+                self.mib = max(self.mib or 0.0, now)
+            if self._stop.wait(SAMPLE_EVERY_S):
+                return
+
+
+def _family(pid: int) -> list[int]:
+    """This process and its descendants."""
+    found = [pid]
+    for one in found:
+        try:
+            found += [int(c) for c in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+        except OSError:
+            continue  # it has ended, or this is not Linux
+    return found
+
+
+def _pss_mib(pids: Iterable[int]) -> float | None:
+    total, seen = 0, False
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue  # it has ended, or this is not Linux
+        seen = True
+        total += next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
+    return total / 1024 if seen else None
+
+
+def _note(dls: Any, job: dict[str, Any]) -> str:
+    from fastload.front import explain
+
+    if job["engine"] == "stock":
+        return ""
+    reasons = [f"{s.title}: {r}" for s in explain(dls).sections for r in s.data["reasons"]]
+    return f"stays with stock fastai: {'; '.join(reasons)}" if reasons else ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(json.loads(sys.argv[1]))))
