@@ -1,6 +1,6 @@
 """The random numbers of a Plan, drawn in fastai's own order by virtual workers.
 
-Stock fastai runs batch b in worker process b % num_workers, whose Python generator was seeded with base_seed + worker id, and
+Stock fastai runs batch b in worker process b % num_workers (until skipped items leave one without work), whose Python generator was seeded with base_seed + worker id, and
 draws inside each transform as the item passes through. `Drawer` draws the same numbers in the same order without the
 processes. With num_workers=0 stock draws from the global generator between the user's own draws; there draws run ahead on a
 copy, which is adopted at hand-over if nobody touched the global generator meanwhile, else the batch is drawn again.
@@ -131,25 +131,25 @@ class Drawer:
         self._spans: dict[int, tuple[Any, Any]] = {}
         self._settled: dict[int, Any] = {}
 
-    def draw(self, number: int, sizes: Sequence[Size | None]) -> list[Sample] | None:
+    def draw(self, number: int, sizes: Sequence[Size | None], worker: int | None = None) -> list[Sample] | None:
         """Draw batch `number` ahead of time; None where its numbers can only be known at hand-over."""
         if not self.plan.draws:
             return self._samples(random, sizes)
         if not self.ahead:
             return None
-        rng = self._rngs[number % self.workers] if self.workers else self._copy
+        rng = self._rngs[self._worker(number, worker)] if self.workers else self._copy
         before = None if self.workers else rng.getstate()
         drawn = self._samples(rng, sizes)
         self._spans[number] = (before, rng.getstate())
         return drawn
 
-    def settle(self, number: int, sizes: Sequence[Size | None]) -> list[Sample] | None:
+    def settle(self, number: int, sizes: Sequence[Size | None], worker: int | None = None) -> list[Sample] | None:
         """Confirm batch `number` as it is handed over; a list if its draws must be replaced by this one."""
         if not self.plan.draws:
             return None
         before, after = self._spans.pop(number, (None, None))
         if self.workers:
-            self._settled[number % self.workers] = after
+            self._settled[self._worker(number, worker)] = after
             return None
         if before is not None and random.getstate() == before:
             random.setstate(after)
@@ -172,6 +172,9 @@ class Drawer:
         """Continue each virtual worker after `words` consumed words: the inverse of `words()`."""
         self._rngs = [rng_after_words(self.base_seed + w, n) for w, n in enumerate(words)]
         self._settled = {w: rng.getstate() for w, rng in enumerate(self._rngs)}
+
+    def _worker(self, number: int, worker: int | None) -> int:
+        return number % self.workers if worker is None else worker
 
     def _samples(self, rng: Any, sizes: Sequence[Size | None]) -> list[Sample]:
         return [draw_sample(self.plan, rng, size) for size in sizes]

@@ -27,15 +27,15 @@ from fastload.source import HEAD, IN_MEMORY, Record, open_lazily, sniff
 __all__ = ["SEVERITIES", "Finding", "Seen", "Use", "inspect"]
 
 SEVERITIES = ("broken", "suspicious", "info")
-_GRAY = ("1", "L", "LA", "La")
+_GRAY = "1LIF"  # first letters of Pillow's modes without colour
 _ORIENTATION = 0x0112  # EXIF 2.3, section 4.6.4
 _TURNS = {
     2: "mirrored",
     3: "turned by 180 degrees",
-    4: "upside down and mirrored",
-    5: "turned by 90 degrees and mirrored",
+    4: "mirrored top to bottom",
+    5: "mirrored and turned by 270 degrees",
     6: "turned by 90 degrees",
-    7: "turned by 270 degrees and mirrored",
+    7: "mirrored and turned by 90 degrees",
     8: "turned by 270 degrees",
 }
 # Formats that are one to whoever names a file: an MPO is a JPEG with more pictures behind it.
@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Use:
-    """One way in which a loader opens a file: Pillow `mode`, mask or not, and the `target` (width, height) it is resized to."""
+    """One way in which a loader opens a file: Pillow `mode`, mask or not, and the `target` (width, height) in the batch."""
 
     split: str
     label: str | None = None
@@ -95,7 +95,7 @@ def inspect(path: str, uses: Sequence[Use]) -> Seen:
     try:
         data = _read(path)
         return _look(path, data, uses)
-    except Exception as err:  # noqa: BLE001  # decoders raise anything; it is this file's finding, the others are still checked
+    except Exception as err:  # noqa: BLE001  # decoders raise anything; it is this file's finding, the others go on
         return Seen((found(_broken(path, data, err), path, uses),))
 
 
@@ -128,7 +128,7 @@ def _look(path: str, data: bytes, uses: Sequence[Use]) -> Seen:
         for mode in dict.fromkeys(use.mode for use in uses):
             pixels.load(record, mode)
         faults = tuple(found(fault, path, uses) for fault in _faults(path, image, uses))
-        return Seen(faults, hashlib.blake2b(data, digest_size=16).digest(), image.mode in _GRAY)
+        return Seen(faults, hashlib.blake2b(data, digest_size=16).digest(), image.mode[0] in _GRAY)
 
 
 # Broken: stock raises.
@@ -141,7 +141,7 @@ def _broken(path: str, data: bytes, err: Exception) -> Fault:
     unknown = isinstance(err, UnidentifiedImageError)
     text = "cannot identify image file" if unknown else getattr(err, "strerror", None) or str(err)
     what = ": ".join(filter(None, (name, " ".join(text.split()), _hint(path, data) if unknown or not data else "")))
-    return _broken_kind(path, err), "broken", what, f"raises {name} when the item is reached, and the epoch ends there"
+    return _broken_kind(path, err), "broken", what, f"raises {name} when the item is reached; the epoch ends there"
 
 
 def _broken_kind(path: str, err: Exception) -> str:
@@ -166,29 +166,30 @@ def _hint(path: str, data: bytes) -> str:
 # Suspicious: stock goes on, and gives something few people expect.
 
 
-def _faults(path: str, image: Any, uses: Sequence[Use]) -> Iterator[Fault]:
-    yield from _size(image, uses)
-    yield from _depth(image)
-    yield from _colours(image)
-    yield from _alpha(image)
-    if any(use.mask for use in uses):
-        yield from _mask(image)
-    yield from _extension(path, image)
-    yield from _orientation(image)
-    yield from _frames(image)
+def _faults(path: str, image: Any, uses: Sequence[Use]) -> list[Fault]:
+    """Everything to say about a decoded image. What can't be looked at is no fault of a file that decodes: it is told, too."""
+    faults: list[Fault] = []
+    try:
+        faults += _size(image, uses)
+        for look in (_depth, _colours, _alpha, *((_mask,) if any(use.mask for use in uses) else ()), _orientation, _frames):
+            faults += look(image)
+        faults += _extension(path, image)
+    except Exception as err:  # noqa: BLE001  # Pillow decoded it but stumbles over something that stock doesn't look at
+        faults.append(("not examined", "info", f"{type(err).__name__}: {err}", "decodes it"))
+    return faults
 
 
 def _size(image: Any, uses: Sequence[Use]) -> Iterator[Fault]:
     w, h, limit = image.width, image.height, Image.MAX_IMAGE_PIXELS
     if limit is not None and w * h > limit:
-        yield "huge", "suspicious", f"{w}x{h} pixels, above Pillow's limit of {limit}", "warns of a decompression bomb, and opens it"
+        yield "huge", "suspicious", f"{w}x{h} pixels, above Pillow's limit of {limit}", "warns, and opens it"
     if min(w, h) == 1:
         yield "one-pixel side", "suspicious", f"{w}x{h} pixels", "stretches one row or column over the whole image"
-    for tw, th in sorted({use.target for use in uses if use.target is not None}):
+    for tw, th in sorted({use.target for use in uses if use.target is not None and not use.mask}):
         if w < tw and h < th:
-            yield "tiny", "suspicious", f"{w}x{h} pixels, the items are {tw}x{th}", "enlarges it, or pads it"
+            yield "tiny", "suspicious", f"{w}x{h} pixels, the batch has {tw}x{th}", "enlarges it, or pads it"
         elif w < tw or h < th:
-            yield "small on one side", "info", f"{w}x{h} pixels, the items are {tw}x{th}", "enlarges it, or pads it"
+            yield "small on one side", "info", f"{w}x{h} pixels, the batch has {tw}x{th}", "enlarges it, or pads it"
 
 
 def _depth(image: Any) -> Iterator[Fault]:
@@ -241,8 +242,12 @@ def _moved(image: Any) -> list[tuple[int, int]]:
     """Palette indices in use whose luminance is another number, with that number; the formula is Pillow's, of ITU-R 601-2."""
     palette = image.getpalette("RGB") or []
     used = sorted(index for _, index in image.getchannel("P").getcolors(256) if 3 * index + 2 < len(palette))
-    lumas = [(k, (19595 * palette[3 * k] + 38470 * palette[3 * k + 1] + 7471 * palette[3 * k + 2] + 0x8000) >> 16) for k in used]
+    lumas = [(k, _luma(*palette[3 * k : 3 * k + 3])) for k in used]
     return [(index, luma) for index, luma in lumas if index != luma]
+
+
+def _luma(red: int, green: int, blue: int) -> int:
+    return (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
 
 
 def _is_gray(image: Any) -> bool:
@@ -269,7 +274,7 @@ def _orientation(image: Any) -> Iterator[Fault]:
     except Exception:  # noqa: BLE001  # damaged metadata, which stock never looks at
         return
     if turn := _TURNS.get(tag):
-        yield "orientation", "suspicious", f"EXIF orientation {tag}: meant to be shown {turn}", "ignores the tag: pixels as stored"
+        yield "orientation", "suspicious", f"EXIF orientation {tag}: meant to be {turn}", "ignores the tag: pixels as stored"
 
 
 def _frames(image: Any) -> Iterator[Fault]:

@@ -21,7 +21,7 @@ from fastload.targets import Unplanned, path_reader
 
 __all__ = ["Listing", "list_files"]
 
-_FIRST_ONLY = 3  # reasons told why a loader isn't recognised; `fastload explain` has all
+_REASONS = 3  # reasons told why a loader isn't recognised; `fastload explain` has all
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class _Draft:
 
 def list_files(dl: Any, split: str) -> Listing:
     """The files of one loader. Getters run once per item, in order, in this thread; one that raises becomes a Finding."""
-    dataset = inner_loader(dl).dataset
-    compiled = compile_loader(inner_loader(dl))
+    inner = inner_loader(dl)
+    dataset, compiled = inner.dataset, compile_loader(inner)
     refused = compiled.reasons if isinstance(compiled, Refused) else ()
-    size = None if isinstance(compiled, Refused) else compiled.plan.size
-    readers, labels, draft = _image_readers(dataset), _labels(dataset), _Draft()
-    known = bool(readers)
+    size = None if isinstance(compiled, Refused) else _target(compiled.plan.size, inner.after_batch)
+    known, labels, draft = _image_readers(dataset), _labels(dataset), _Draft()
+    readers = known or (_Reader(_raw_paths(dataset)),)
     for index in range(_length(dataset)):
-        _add(draft, index, split, size, readers or (_Reader(_raw_paths(dataset)),), labels)
-    notes = _notes(split, refused, known, draft, labels is not None)
+        _add(draft, index, split, size, readers, labels)
+    notes = _notes(split, refused, bool(known), draft, labels is not None)
     classes = dict(sorted(draft.classes.items()))
     return Listing(split, tuple(draft.files), classes, draft.unknown, tuple(draft.findings), notes)
 
@@ -113,21 +113,32 @@ def _add_path(draft: _Draft, index: int, reader: _Reader, use: Use) -> str | Non
 def _getter_failed(err: Exception, what: str, index: int, split: str) -> Finding:
     name = type(err).__name__
     text = f"the {what} of item {index} can't be had: {name}: {' '.join(str(err).split())}"
-    stock = f"raises {name} when the item is reached, and the epoch ends there"
+    stock = f"raises {name} when the item is reached; the epoch ends there"
     return found((f"no {what}", "broken", text, stock), None, (Use(split),))
 
 
 def _notes(split: str, refused: tuple[str, ...], known: bool, draft: _Draft, labelled: bool) -> tuple[str, ...]:
     notes = [f"{split}: {count} images not checked: {why}" for why, count in draft.no_path.items()]
     if refused:
-        reasons = "; ".join(refused[:_FIRST_ONLY])
+        reasons = "; ".join(refused[:_REASONS])
         how = "opened as fastai opens them" if known else "items that are paths were opened in mode RGB, which may not be yours"
-        notes.append(f"{split}: the pipeline is not recognised ({reasons}); {how}; the size of its items is unknown")
+        notes.append(f"{split}: the pipeline is not recognised ({reasons}); {how}; the size of its images is unknown")
     if not draft.files:
         notes.append(f"{split}: no path of an image was found among its items, so no file was checked")
     if not labelled:
         notes.append(f"{split}: it has no classes that fastload can read, so labels were not checked")
     return tuple(notes)
+
+
+def _target(size: Size | None, after_batch: Any) -> Size | None:
+    """(width, height) in the finished batch: that of the items, unless a batch transform has its own (height, width)."""
+    for tfm in after_batch.fs:
+        own = getattr(tfm, "size", None)
+        if isinstance(own, int):
+            size = (own, own)
+        elif isinstance(own, tuple) and len(own) == 2 and all(isinstance(side, int) for side in own):
+            size = (own[1], own[0])
+    return size
 
 
 def _length(dataset: Any) -> int:
@@ -155,16 +166,25 @@ def _raw_paths(dataset: Any) -> Callable[[int], str]:
     """A function from item number to the item, or its first part, where that is an image's path; Unplanned where it isn't."""
     from fastai.data.transforms import image_extensions
 
-    items = next((v for n in ("items", "samples") if not callable(v := getattr(dataset, n, None)) and v is not None), dataset)
+    items, name = _raw_items(dataset), type(dataset).__name__
 
     def read(index: int) -> str:
-        item = items[index] if hasattr(items, "__getitem__") and not hasattr(items, "iloc") else items
+        item = None if items is None else items[index]
         first = item[0] if isinstance(item, tuple | list) and item else item
         if isinstance(first, str | PurePath) and os.path.splitext(first)[1].lower() in image_extensions:
             return os.fspath(first)
-        raise Unplanned(f"an item is a {type(first).__name__} that is no path of an image")
+        raise Unplanned(f"an item of this {name} is not the path of an image")
 
     return read
+
+
+def _raw_items(dataset: Any) -> Any:
+    """The list behind a data set (torchvision's is `samples`), or None: asking the data set itself might open the images."""
+    import numpy as np
+    from fastcore.foundation import L
+
+    behind = (dataset, getattr(dataset, "items", None), getattr(dataset, "samples", None))
+    return next((items for items in behind if type(items) in (list, tuple, L, np.ndarray)), None)
 
 
 def _labels(dataset: Any) -> _Labels | None:
@@ -172,11 +192,15 @@ def _labels(dataset: Any) -> _Labels | None:
     from fastai.data.transforms import Categorize, MultiCategorize
 
     for tl in _lists(dataset):
-        encoder = tl.tfms.fs[-1]
-        if type(encoder) in (Categorize, MultiCategorize):
-            read, many = _before_last(tl), type(encoder) is MultiCategorize
-            return _Labels(lambda k: tuple(read(k)) if many else (read(k),), partial(_encodes, encoder))
+        for place, tfm in enumerate(tl.tfms.fs):
+            if type(tfm) in (Categorize, MultiCategorize):
+                return _Labels(partial(_classes, _before(tl, place), type(tfm) is MultiCategorize), partial(_encodes, tfm))
     return None
+
+
+def _classes(read: Callable[[int], Any], many: bool, index: int) -> tuple[Any, ...]:
+    value = read(index)
+    return tuple(value) if many else (value,)
 
 
 def _encodes(encoder: Any, label: Any) -> bool:
@@ -184,11 +208,11 @@ def _encodes(encoder: Any, label: Any) -> bool:
     return vocab is None or bool(getattr(encoder, "add_na", False)) or label in vocab.o2i
 
 
-def _before_last(tl: Any) -> Callable[[int], Any]:
-    """A function from item number to what the last transform of the list is given, made by fastai's own calls."""
+def _before(tl: Any, place: int) -> Callable[[int], Any]:
+    """A function from item number to what the list's transform at `place` is given, made by fastai's own calls."""
     from fastcore.foundation import L
 
-    items, getters = L(tl.items, use_list=None), list(tl.tfms.fs)[:-1]
+    items, getters = L(tl.items, use_list=None), list(tl.tfms.fs)[:place]
 
     def read(index: int) -> Any:
         value = items[index]

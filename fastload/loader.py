@@ -41,11 +41,11 @@ RANK_STRIDE = 1_000_003  # more than any number of workers, so that the ranks' w
 
 @dataclass(frozen=True)
 class Resume:
-    """A saved place in an epoch: what the next iterator needs to go on from there."""
+    """A saved place in an epoch: what the next iterator needs to go on from there. `words` None: stock made its batches."""
 
     done: int
     samples: int
-    words: list[int]
+    words: list[int] | None
     seed_state: bytes
     indices: str
     generators: Generators
@@ -128,6 +128,8 @@ def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
         if isinstance(compiled, Refused):
             attached.tell("; ".join(compiled.reasons))
             yield from epoch.by_stock(0)
+        elif epoch.resume is not None and epoch.resume.words is None:
+            yield from epoch.by_stock(0)  # stock made the epoch so far: what its workers have drawn is not known
         else:
             yield from epoch.by_plan(compiled)
     finally:
@@ -211,7 +213,7 @@ class _Epoch:
         except Unplanned as why:
             self.attached.tell(str(why))
             self.close()
-            self.executor = None
+            self.executor = self.resume = self.progress.drawer = None  # what was saved has been taken up
         else:
             return
         yield from self.by_stock(self.progress.done)
@@ -232,7 +234,7 @@ class _Epoch:
             if finished.batch.carry.dropped:
                 continue  # a short last batch: stock makes its items too, then drops them
             batch = self._assembled(compiled, finished)
-            progress.done, progress.samples = finished.batch.number + 1, finished.batch.carry.samples
+            progress.done, progress.samples = progress.done + 1, finished.batch.carry.samples
             yield batch
         progress.ended = True
 
@@ -247,9 +249,9 @@ class _Epoch:
         done = resume.done if resume else 0
         indices = itertools.islice(self.outer.sample(), used, None)
         batches = virtual_batches(indices, self.workers, self.inner.bs, self.inner.drop_last, reader.item)
-        for number, items, samples, dropped in _watched(itertools.islice(batches, 0 if used else done, None), reader.pure):
+        for number, worker, items, samples, dropped in _watched(_after(batches, 0 if used else done), reader.pure):
             carry = _Carry([item.targets for item in items], used + samples, dropped)
-            yield Batch(number + (done if used else 0), tuple(item.refs for item in items), carry)
+            yield Batch(number + (done if used else 0), tuple(item.refs for item in items), carry, worker)
 
     def _executor(self, compiled: Compiled) -> Any:
         found, name = executors(), self.settings.executor
@@ -322,6 +324,16 @@ class _Carry:
     targets: list[list[Any]]
     samples: int
     dropped: bool
+
+
+def _after(batches: Iterator[Any], done: int) -> Iterator[Any]:
+    """The batches after the first `done` that were handed over; dropped ones among those are left out too."""
+    for batch in batches:
+        *_, dropped = batch
+        if done == 0:
+            yield batch
+        elif not dropped:
+            done -= 1
 
 
 def _watched(batches: Iterator[Any], pure: bool) -> Iterator[Any]:

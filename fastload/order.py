@@ -12,16 +12,17 @@ __all__ = ["virtual_batches"]
 
 def virtual_batches(
     indices: Iterable[Any], workers: int, bs: int, drop_last: bool, fetch: Callable[[Any], Any]
-) -> Iterator[tuple[int, list[Any], int, bool]]:
-    """(number, items, indices used so far, whether it is dropped) of each batch, in the order of stock's workers.
+) -> Iterator[tuple[int, int, list[Any], int, bool]]:
+    """(number, worker, items, indices used so far, whether it is dropped) of each batch, in the order of stock's workers.
 
     Worker w takes every workers-th run of `bs` indices, leaves out items for which `fetch` gives None, and cuts what remains
-    into batches of its own; the batches of the workers are taken in turn (torch's iterator, one worker after the other).
+    into batches of its own; the batches of the workers are taken in turn (torch's iterator, one worker after the other), a
+    worker without items no longer has one.
     With `drop_last` stock still makes the items of a short last batch, draws their random numbers, and raises their errors.
 
     >>> skip23 = lambda i: None if i in (2, 3) else i
-    >>> [items for _, items, _, _ in virtual_batches(range(10), 3, 4, False, skip23)]
-    [[0, 1], [4, 5, 6, 7], [8, 9]]
+    >>> [(worker, items) for _, worker, items, _, _ in virtual_batches(range(10), 3, 4, False, skip23)]
+    [(0, [0, 1]), (1, [4, 5, 6, 7]), (2, [8, 9])]
     """
     runs = _Runs(iter(indices), max(1, workers), bs)
     streams = {w: _stream(runs, w, bs, fetch) for w in range(max(1, workers))}
@@ -32,7 +33,7 @@ def virtual_batches(
             if items is None:
                 del streams[w]
             else:
-                yield number, items, runs.taken, drop_last and len(items) < bs
+                yield number, w, items, runs.taken, drop_last and len(items) < bs
                 number += 1
 
 

@@ -86,12 +86,20 @@ def _steps(op: Op, drawn: Any, element: Element, size: Size, first: Size, rank: 
         return [_crop_pad(op.size, corner, size, op.pad_mode)], op.size
     if isinstance(op, RandomCrop):
         corner = drawn or ((first[0] - op.size[0]) // 2, (first[1] - op.size[1]) // 2)
-        return [_crop_pad(op.size, corner, first, "zeros")], op.size
+        window = _crop_pad(op.size, corner, first, "zeros")
+        return [window], _extent(window, size)
     if isinstance(op, RandomResizedCrop):
         return _resized_crop(op, drawn, element, first), op.size
     if isinstance(op, RatioResize):
         op, drawn = Resize(ratio_size(op, size), resamples=op.resamples), drawn[rank]
     return [_resize(op, drawn, element, size)], op.size
+
+
+def _extent(window: Window, size: Size) -> Size:
+    """What is left of an image of `size`: what was asked for, unless the window was worked out for another image."""
+    left, top, right, bottom = window.box or (0, 0, *size)
+    pad = window.pad or (0, 0, 0, 0)
+    return right - left + pad[0] + pad[2], bottom - top + pad[1] + pad[3]
 
 
 def _resize(op: Resize, pcts: Any, element: Element, size: Size) -> Window:

@@ -52,7 +52,7 @@ def _epoch(progress: Progress, seed_state: bytes, now: Generators) -> dict[str, 
     return {
         "done": progress.done,
         "samples": progress.samples,
-        "words": progress.drawer.words() if progress.drawer is not None else [],
+        "words": progress.drawer.words() if progress.drawer is not None else None,
         "seed_state": base64.b85encode(zlib.compress(seed_state, 9)).decode(),
         "indices": progress.indices,
         "generators": now.to_json(),

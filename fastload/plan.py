@@ -79,6 +79,8 @@ class Plan:
         size: Size | None = None
         for op in self.ops:
             size = _size_after(op, size)
+            if isinstance(op, RandomCrop) and len(self.elements) > 1:
+                size = None  # it pads by the first image's size, so a second one of another size may stay larger
         return size
 
     @property

@@ -106,8 +106,12 @@ def _folder(target: Target, batch_tfms: bool) -> Any:
         raise DataError(f"there is no image file in {path}; give a folder that holds one folder of images per class")
     place = {} if split else {"valid_pct": VALID_SHARE, "seed": SPLIT_SEED}
     workers = {} if target.workers is None else {"num_workers": target.workers}
-    kw = {"item_tfms": items, "batch_tfms": batches if batch_tfms else None, "bs": target.bs, **place, **workers}
-    return ImageDataLoaders.from_folder(path, **kw)
+    options = {"item_tfms": items, "batch_tfms": batches if batch_tfms else None, "bs": target.bs, **place, **workers}
+    try:
+        return ImageDataLoaders.from_folder(path, **options)
+    except Exception as err:  # noqa: BLE001  whatever fastai says of this folder, in one line
+        said = f"{type(err).__name__}: {err}"
+        raise DataError(f"fastai could not open {path} ({said}); `fastload check {path}` says what is wrong with it") from err
 
 
 def _call(where: str) -> Any:

@@ -24,7 +24,7 @@ class Slot:
         """The finished batch: the tensor itself, or a copy of the rows in `positions` where some images were skipped."""
         if len(positions) == len(self.rows):
             return self.tensor
-        return self.tensor.index_select(0, torch.tensor(positions))
+        return self.tensor.index_select(0, torch.tensor(positions, dtype=torch.int64))
 
 
 def nbytes(count: int, shape: tuple[int, ...]) -> int:

@@ -26,11 +26,15 @@ Hook = Callable[[str, int, str, int, int], None]
 
 @dataclass(frozen=True)
 class Batch:
-    """Number of a batch in its epoch, and for each sample one Ref per image element; `carry` comes back with the result."""
+    """Number of a batch in its epoch, and for each sample one Ref per image element; `carry` comes back with the result.
+
+    `worker`: the virtual worker that draws its random numbers; None where the workers take turns (number % workers).
+    """
 
     number: int
     refs: tuple[tuple[Ref, ...], ...]
     carry: Any = field(default=None, compare=False, repr=False)
+    worker: int | None = None
 
 
 @dataclass

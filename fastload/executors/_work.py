@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -68,6 +69,7 @@ class Job:
         self.drawn: list[Sample | None] = [None] * count
         self.positions: list[int] = []  # samples that have been drawn, in order
         self.slots: list[Any] = []
+        self._unsettled: Any = None  # the global generator before its numbers were confirmed
 
     def open_rows(self) -> None:
         """Allocate the batch buffers; lists of arrays where the output size depends on the file."""
@@ -96,21 +98,31 @@ class Job:
     def draw(self, drawer: Drawer) -> bool:
         """Draw every sample without a fault; False where that has to wait for hand-over."""
         self.positions = [p for p in range(len(self.drawn)) if p not in self.faults]
-        return self._take(drawer.draw(self.batch.number, self._drawn_sizes()))
+        return self._take(drawer.draw(self.batch.number, self._drawn_sizes(), self.batch.worker))
 
     def settle(self, drawer: Drawer) -> bool:
         """Confirm the draws as the batch is handed over; True where they changed and the samples must be rendered anew."""
-        return self._take(drawer.settle(self.batch.number, self._drawn_sizes()))
+        if drawer.workers == 0:
+            self._unsettled = random.getstate()
+        return self._take(drawer.settle(self.batch.number, self._drawn_sizes(), self.batch.worker))
 
     def fatal(self) -> int | None:
         """Position of the first sample whose fault must be raised."""
         skip = self.options.skip_bad
-        return min((p for p, e in self.faults.items() if not (skip and isinstance(e, Exception))), default=None)
+        return min((p for p, e in self.faults.items() if not (skip and _unreadable(e))), default=None)
 
     def give_up(self, drawer: Drawer, position: int) -> BaseException:
         """The fault of `position`, with the random numbers left where stock would leave them."""
+        if self._unsettled is not None:
+            random.setstate(self._unsettled)
         drawer.abandon([self.sizes[p][0] for p in range(position) if p not in self.faults])
-        return self.faults[position]
+        return self.take_fault(position)
+
+    def take_fault(self, position: int) -> BaseException:
+        """The fault of `position`, no longer held here: its traceback holds this job, and both would linger."""
+        fault = self.faults[position]
+        self.faults.clear()
+        return fault
 
     def finish(self) -> Finished:
         """The batch as the consumer gets it; samples with a fault are left out and listed."""
@@ -190,6 +202,11 @@ class Job:
             np.copyto(slot.rows[pos], array)
         else:
             slot[pos] = np.require(array, requirements=("C", "W"))  # torch warns of arrays it may not write to
+
+
+def _unreadable(err: BaseException) -> bool:
+    """Whether a fault is the image's own; a lack of memory, an interrupt or an exit is not."""
+    return isinstance(err, Exception) and not isinstance(err, MemoryError)
 
 
 def _opened(record: Record, mode: str) -> Any:

@@ -46,6 +46,7 @@ class Pool:
 
     def __init__(self, threads: int, init: Callable[[int], None] | None = None) -> None:
         self.pid, self.closed, self.threads = os.getpid(), False, threads
+        self.failed: BaseException | None = None
         self._tasks: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._ready = threading.Condition()
@@ -81,8 +82,11 @@ class Pool:
                 thread.join()
 
     def _work(self, number: int) -> None:
-        if self._init is not None:
-            self._init(number)
+        try:
+            if self._init is not None:
+                self._init(number)
+        except BaseException as err:  # raised by the consumer at its next batch
+            self.failed = err
         while (task := self._next()) is not None:
             task()
 
@@ -115,7 +119,6 @@ class Threads:
         self._stages = Stages(options.hook)
         self._pool: Pool | None = options.pool
         self._own = options.pool is None
-        self._failed_init: list[BaseException] = []
 
     def run(self, batches: Iterator[Batch], drawer: Drawer) -> Iterator[Finished]:
         """Yield every batch in order; see `Executor.run`."""
@@ -130,15 +133,8 @@ class Threads:
 
     def _started(self) -> Pool:
         if self._pool is None or not self._pool.alive:
-            self._pool = Pool(self.options.threads, self._guarded_init)
+            self._pool = Pool(self.options.threads, self.options.init)
         return self._pool
-
-    def _guarded_init(self, number: int) -> None:
-        try:
-            if self.options.init is not None:
-                self.options.init(number)
-        except BaseException as err:  # raised by the consumer at its next batch
-            self._failed_init.append(err)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Per stage: (images, nanoseconds summed over threads)."""
@@ -215,7 +211,7 @@ class _Run:
         if changed:
             self._wait(job)
             if (bad := job.fatal()) is not None:
-                raise job.faults[bad]
+                raise job.give_up(self.drawer, bad)
         return job.finish()
 
     def _wait(self, job: _Tidy) -> None:
@@ -225,8 +221,8 @@ class _Run:
                 raise ForkedIterator(_FORKED.format(self.pool.pid, os.getpid()))
             if end is not None and time.monotonic() >= end:
                 raise LoaderTimeout(_LATE.format(job.batch.number, self.options.timeout_s))
-        if self.owner._failed_init:
-            raise self.owner._failed_init[0]
+        if self.pool.failed is not None:
+            raise self.pool.failed
 
     # pool threads ------------------------------------------------------------------------------------------------------
 
