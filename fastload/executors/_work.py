@@ -15,7 +15,7 @@ from fastload.draws import Drawer, Sample
 from fastload.errors import DataError, with_path
 from fastload.executors import Batch, Finished, Hook, Options
 from fastload.ops import Size
-from fastload.plan import Plan
+from fastload.plan import Element, Plan
 from fastload.slots import Slot
 from fastload.source import IN_MEMORY, Record, Ref, Source, open_lazily
 
@@ -165,32 +165,48 @@ class Job:
         if size is None:
             size = self.sources[element].size(self.batch.refs[pos][element])
         if size is None:
-            record = self._read(pos, element)
-            image = _opened(record, self.plan.elements[element].mode)
-            size = (image.width, image.height)
+            size = self.measure(self._read(pos, element), self.plan.elements[element])
         self.sizes[pos][element] = size
         return size
 
+    def measure(self, record: Record, part: Element) -> Size:
+        """(width, height) of an image: from the header where that is final, else by decoding it."""
+        image = _opened(record, part.mode)
+        return image.width, image.height
+
     def _render(self, pos: int, element: int) -> None:
-        part, ref = self.plan.elements[element], self.batch.refs[pos][element]
+        part = self.plan.elements[element]
         record = self._read(pos, element)
-        probed = self.sizes[pos][element]
-        start = time.perf_counter_ns()
+        if not self.direct(pos, element, record):
+            self._by_pillow(pos, element, record, part)
+        self.records[pos][element] = None
+
+    def direct(self, pos: int, element: int, record: Record) -> bool:
+        """Whether the image was put into its row without Pillow; never here."""
+        return False
+
+    def _by_pillow(self, pos: int, element: int, record: Record, part: Element) -> None:
+        ref, probed, start = self.batch.refs[pos][element], self.sizes[pos][element], time.perf_counter_ns()
         image = _loaded(record, part.mode)
         size = (image.width, image.height)
         if probed is not None and probed != size:
             raise DataError(f"{record.name} was {probed} pixels by its header and {size} decoded: is it being rewritten?")
         self.sizes[pos][element] = size
         start = self.stages.note("decode", ref.index, start)
-        sample = self.drawn[pos]
-        first = self.sizes[pos][0]
+        todo = self.order(self.todo(pos, element, size), size)
+        self.transform(pos, element, image, todo)
+        self.stages.note("transform", ref.index, start)
+
+    def todo(self, pos: int, element: int, size: Size) -> list[pixels.Step]:
+        """The steps of one image, with all numbers filled in."""
+        sample, first = self.drawn[pos], self.sizes[pos][0]
         if sample is None or first is None:
             raise DataError(f"sample {pos} of batch {self.batch.number} has no draws")
-        todo = pixels.steps(self.plan, part, sample, size, first)
-        array = pixels.decode(pixels.apply(image, self.order(todo, size)), part)
-        self._write(pos, element, array)
-        self.records[pos][element] = None
-        self.stages.note("transform", ref.index, start)
+        return pixels.steps(self.plan, self.plan.elements[element], sample, size, first)
+
+    def transform(self, pos: int, element: int, image: Any, todo: list[pixels.Step]) -> None:
+        """Carry out the steps on a decoded image and write its row."""
+        self._write(pos, element, pixels.decode(pixels.apply(image, todo), self.plan.elements[element]))
 
     def order(self, todo: list[pixels.Step], size: Size) -> list[pixels.Step]:
         """The steps to carry out; stock's own list here."""

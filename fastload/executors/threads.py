@@ -26,7 +26,7 @@ from fastload.ops import Size
 from fastload.plan import Plan
 from fastload.source import Source
 
-__all__ = ["NAME", "Pool", "Threads", "open_executor", "refuses"]
+__all__ = ["NAME", "Pool", "Threads", "Tidy", "open_executor", "refuses"]
 
 NAME = "threads"
 
@@ -97,7 +97,7 @@ class Pool:
             return None if self.closed else heapq.heappop(self._tasks)[2]
 
 
-class _Tidy(Job):
+class Tidy(Job):
     """A job whose steps leave out work that cannot change a pixel."""
 
     def __init__(self, plan: Plan, sources: Sequence[Source], batch: Batch, options: Options, stages: Stages) -> None:
@@ -111,6 +111,8 @@ class _Tidy(Job):
 
 class Threads:
     """Several images at once; `close` ends the threads unless they belong to a pool that was handed in."""
+
+    job: type[Tidy] = Tidy
 
     def __init__(self, plan: Plan, sources: Sequence[Source], options: Options) -> None:
         if reason := refuses_needing(plan, len(sources)):
@@ -152,8 +154,8 @@ class _Run:
     def __init__(self, owner: Threads, drawer: Drawer, pool: Pool) -> None:
         self.owner, self.drawer, self.pool = owner, drawer, pool
         self.plan, self.options = owner.plan, owner.options
-        self.window: deque[_Tidy] = deque()
-        self.undrawn: deque[_Tidy] = deque()
+        self.window: deque[Tidy] = deque()
+        self.undrawn: deque[Tidy] = deque()
         self.lock = threading.Lock()
         self.closed = False
         self.fault: BaseException | None = None
@@ -161,7 +163,7 @@ class _Run:
 
     # consumer's thread -------------------------------------------------------------------------------------------------
 
-    def next_job(self, batches: Iterator[Batch]) -> _Tidy | None:
+    def next_job(self, batches: Iterator[Batch]) -> Tidy | None:
         """Open jobs up to the bounds, then give the oldest; a fault of the batch iterator is raised in its place."""
         while not self.ended and self._room():
             try:
@@ -185,12 +187,12 @@ class _Run:
             return False
         return sum(self._bytes(job) for job in self.window) < self.options.ram_bytes
 
-    def _bytes(self, job: _Tidy) -> int:
+    def _bytes(self, job: Tidy) -> int:
         size = self.plan.size or (0, 0)
         return job.held_bytes() + sum(slots.nbytes(len(job.batch.refs), e.shape(size)) for e in self.plan.elements)
 
     def _open(self, batch: Batch) -> None:
-        job = _Tidy(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
+        job = self.owner.job(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
         self.window.append(job)
         with self.lock:
             self.undrawn.append(job)
@@ -199,7 +201,7 @@ class _Run:
         if not job.ready:
             self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in range(job.left)])
 
-    def hand_over(self, job: _Tidy) -> Finished:
+    def hand_over(self, job: Tidy) -> Finished:
         """Wait for `job`, settle its draws, render anew what changed, and return the batch."""
         self._wait(job)
         if (bad := job.fatal()) is not None:
@@ -214,7 +216,7 @@ class _Run:
                 raise job.give_up(self.drawer, bad)
         return job.finish()
 
-    def _wait(self, job: _Tidy) -> None:
+    def _wait(self, job: Tidy) -> None:
         end = time.monotonic() + self.options.timeout_s if self.options.timeout_s else None
         while not job.done.wait(0.5 if end is None else max(0.0, min(0.5, end - time.monotonic()))):
             if not self.pool.alive:
@@ -226,10 +228,10 @@ class _Run:
 
     # pool threads ------------------------------------------------------------------------------------------------------
 
-    def _task(self, work: Callable[[_Tidy, int], None], job: _Tidy, pos: int) -> Callable[[], None]:
+    def _task(self, work: Callable[[Tidy, int], None], job: Tidy, pos: int) -> Callable[[], None]:
         return lambda: self._guarded(work, job, pos)
 
-    def _guarded(self, work: Callable[[_Tidy, int], None], job: _Tidy, pos: int) -> None:
+    def _guarded(self, work: Callable[[Tidy, int], None], job: Tidy, pos: int) -> None:
         try:
             if not self.closed:
                 work(job, pos)
@@ -237,7 +239,7 @@ class _Run:
             job.faults[pos] = err
             job.done.set()
 
-    def _probe(self, job: _Tidy, pos: int) -> None:
+    def _probe(self, job: Tidy, pos: int) -> None:
         job.probe(pos)
         with self.lock:
             job.left -= 1
@@ -245,7 +247,7 @@ class _Run:
                 job.ready = True
                 self._draw_ready()
 
-    def _render(self, job: _Tidy, pos: int) -> None:
+    def _render(self, job: Tidy, pos: int) -> None:
         job.render(pos)
         with self.lock:
             job.left -= 1
@@ -261,7 +263,7 @@ class _Run:
             else:
                 job.done.set()  # a fault to raise, or draws that must wait for hand-over
 
-    def _render_all(self, job: _Tidy) -> None:
+    def _render_all(self, job: Tidy) -> None:
         job.done.clear()
         job.left = len(job.positions)
         job.open_rows()

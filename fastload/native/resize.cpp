@@ -1,0 +1,132 @@
+// Both orders of the two passes. A pass whose size does not change is left out, as Pillow does; each pass rounds to 8 bits.
+#include "resize.h"
+
+#include <cstring>
+
+namespace fastload {
+namespace {
+
+constexpr size_t kSlack = 64;
+// libjpeg-turbo writes rows that are 32-byte aligned past the cache, and they are read right back: 16 bytes off keeps them in it.
+constexpr size_t kOffset = 16;
+
+size_t pitch_of(int pixels) { return ((static_cast<size_t>(pixels) * 4 + 63) & ~size_t{63}) + kSlack; }
+
+int ring_size(int most) {
+    int n = 2;
+    while (n < most + 2) n *= 2;
+    return n;
+}
+
+void grow(std::vector<uint8_t>& v, size_t bytes) {
+    if (v.size() < bytes + 128) v.resize(bytes + 128);
+}
+
+}  // namespace
+
+uint8_t* Resizer::align(std::vector<uint8_t>& v) {
+    return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(v.data()) + 63) & ~uintptr_t{63}) + kOffset;
+}
+
+size_t Resizer::bytes() const {
+    return ring_.capacity() + row_.capacity() + sum_.capacity() + (x_.wide.capacity() + y_.wide.capacity()) * 2;
+}
+
+void Resizer::run(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {
+    x_.fill(s.width, s.out_width, s.left, s.right - s.left, s.mirrored);
+    x_.widen();
+    y_.fill(s.height, s.out_height, s.top, s.bottom - s.top, false);
+    grow(row_, pitch_of(s.width));
+    const int fewer_rows = s.height - s.out_height, fewer_columns = s.width - s.out_width;
+    if (s.pillow13 && fewer_rows > 0 && fewer_rows > 2 * fewer_columns)
+        vertical_first(rows, s, t, k);
+    else
+        horizontal_first(rows, s, t, k);
+}
+
+// One row through the horizontal pass, or copied where the width stays.
+void Resizer::across(const uint8_t* src, uint8_t* dst, const Shape& s, const Kernels& k) const {
+    if (s.width != s.out_width) {
+        k.horizontal(src, dst, x_.view());
+    } else if (!s.mirrored) {
+        std::memcpy(dst, src + 4 * static_cast<size_t>(s.left), 4 * static_cast<size_t>(s.right - s.left));
+    } else {
+        for (int x = s.left; x < s.right; x++) std::memcpy(dst + 4 * (x - s.left), src + 4 * static_cast<size_t>(s.width - 1 - x), 4);
+    }
+}
+
+// One output row of the vertical pass over the ring.
+const uint8_t* Resizer::down(int o, size_t pitch, int bytes, const Kernels& k) {
+    const int first = y_.start[static_cast<size_t>(o)], n = y_.length[static_cast<size_t>(o)];
+    for (int i = 0; i < n; i++) pointers_[static_cast<size_t>(i)] = ring(first + i, pitch);
+    pointers_[static_cast<size_t>(n)] = pointers_[static_cast<size_t>(n) - 1];
+    k.vertical(pointers_.data(), y_.pair(o), (n + 1) & ~1, align(sum_), bytes);
+    return align(sum_);
+}
+
+void Resizer::horizontal_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {
+    const size_t pitch = pitch_of(s.right - s.left);
+    const int bytes = ((s.right - s.left) * 4 + 15) & ~15, wanted = s.bottom - s.top;
+    if (s.height == s.out_height) {
+        grow(sum_, pitch);
+        for (int y = 0; y < s.bottom; y++) {
+            const uint8_t* src = rows.next(align(row_));
+            if (y < s.top) continue;
+            across(src, align(sum_), s, k);
+            store(align(sum_), y - s.top, s, t, k);
+        }
+        return;
+    }
+    const int slots = ring_size(y_.view().most);
+    mask_ = slots - 1;
+    grow(ring_, pitch * static_cast<size_t>(slots));
+    grow(sum_, pitch);
+    pointers_.resize(static_cast<size_t>(y_.stride) + 2);
+    int have = 0;
+    for (int o = 0; o < wanted; o++) {
+        const int first = y_.start[static_cast<size_t>(o)], end = first + y_.length[static_cast<size_t>(o)];
+        for (; have < end; have++) {
+            const uint8_t* src = rows.next(align(row_));
+            if (have >= first) across(src, ring(have, pitch), s, k);
+        }
+        store(down(o, pitch, bytes, k), o, s, t, k);
+    }
+}
+
+void Resizer::vertical_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {
+    const size_t pitch = pitch_of(s.width);
+    const int bytes = (s.width * 4 + 15) & ~15, wanted = s.bottom - s.top;
+    const int slots = ring_size(y_.view().most);
+    mask_ = slots - 1;
+    grow(ring_, pitch * static_cast<size_t>(slots));
+    grow(sum_, pitch);
+    pointers_.resize(static_cast<size_t>(y_.stride) + 2);
+    int have = 0;
+    for (int o = 0; o < wanted; o++) {
+        const int end = y_.start[static_cast<size_t>(o)] + y_.length[static_cast<size_t>(o)];
+        for (; have < end; have++) {
+            uint8_t* slot = ring(have, pitch);
+            const uint8_t* src = rows.next(slot);
+            if (src != slot) std::memcpy(slot, src, static_cast<size_t>(s.width) * 4);
+        }
+        const uint8_t* summed = down(o, pitch, bytes, k);
+        across(summed, align(row_), s, k);
+        store(align(row_), o, s, t, k);
+    }
+}
+
+void Resizer::store(const uint8_t* row, int y, const Shape& s, const Target& t, const Kernels& k) const {
+    const int width = s.right - s.left;
+    const size_t plane = static_cast<size_t>(width) * static_cast<size_t>(s.bottom - s.top);
+    const size_t at = static_cast<size_t>(width) * static_cast<size_t>(y);
+    if (t.channels == 1) {
+        for (int x = 0; x < width; x++) t.data[at + static_cast<size_t>(x)] = row[4 * x];
+    } else if (t.channels_last) {
+        uint8_t* dst = t.data + 3 * at;
+        for (int x = 0; x < width; x++) std::memcpy(dst + 3 * x, row + 4 * x, 3);
+    } else {
+        k.planes(row, t.data + at, t.data + plane + at, t.data + 2 * plane + at, width);
+    }
+}
+
+}  // namespace fastload

@@ -1,0 +1,56 @@
+// Pillow's 8 bit bilinear resize of a crop, fed row by row, written straight into a batch row.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels.h"
+
+namespace fastload {
+
+// Gives the rows of the crop from top to bottom as RGBX, each once.
+class Rows {
+  public:
+    // Write or point to the next row; `buffer` has room for the row and 64 bytes more, which must be readable.
+    virtual const uint8_t* next(uint8_t* buffer) = 0;
+
+  protected:
+    ~Rows() = default;  // trivial, so that a longjmp out of libjpeg may leave the scope
+};
+
+struct Shape {
+    int width, height;              // of the crop
+    int out_width, out_height;      // of the whole resized image
+    int left, top, right, bottom;   // the part of it that is wanted
+    bool mirrored;                  // the crop is read right to left
+    bool pillow13;                  // Pillow 13 and later may do the vertical pass first
+};
+
+struct Target {
+    uint8_t* data;                  // the part that is wanted, contiguous
+    int channels;                   // 3 or 1
+    bool channels_last;             // [H, W, C] instead of [C, H, W]
+};
+
+// Keeps its buffers between images; one per thread.
+class Resizer {
+  public:
+    void run(Rows& rows, const Shape& shape, const Target& target, const Kernels& kernels);
+    size_t bytes() const;
+
+  private:
+    void horizontal_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k);
+    void vertical_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k);
+    void across(const uint8_t* src, uint8_t* dst, const Shape& s, const Kernels& k) const;
+    const uint8_t* down(int output, size_t pitch, int bytes, const Kernels& k);
+    void store(const uint8_t* row, int y, const Shape& s, const Target& t, const Kernels& k) const;
+    uint8_t* ring(int y, size_t pitch) { return align(ring_) + static_cast<size_t>(y & mask_) * pitch; }
+    static uint8_t* align(std::vector<uint8_t>& v);
+
+    Taps x_, y_;
+    std::vector<uint8_t> ring_, row_, sum_;
+    std::vector<const uint8_t*> pointers_;
+    int mask_ = 0;
+};
+
+}  // namespace fastload

@@ -1,0 +1,101 @@
+// Reads JPEG markers (ITU-T T.81, annex B) far enough to know that a file is ordinary and whole.
+#include "scan.h"
+
+#include <cstring>
+
+namespace fastload {
+namespace {
+
+int be16(const uint8_t* p) { return p[0] << 8 | p[1]; }
+
+Header refuse(const char* why) {
+    Header h;
+    h.refused = why;
+    return h;
+}
+
+// From the first byte of entropy-coded data: is every marker in it a restart, up to an EOI?
+bool whole(const uint8_t* p, const uint8_t* end) {
+    while (p < end) {
+        p = static_cast<const uint8_t*>(std::memchr(p, 0xFF, static_cast<size_t>(end - p)));
+        if (p == nullptr || p + 1 >= end) return false;
+        const uint8_t next = p[1];
+        if (next == 0xD9) return true;
+        if (next != 0x00 && (next < 0xD0 || next > 0xD7)) return false;
+        p += 2;
+    }
+    return false;
+}
+
+bool starts(const uint8_t* body, int length, const char* text, int n) {
+    return length >= n && std::memcmp(body, text, static_cast<size_t>(n)) == 0;
+}
+
+// What Pillow's header reader takes from application segments, as far as it may raise on them.
+struct Segments {
+    bool density = false, exif = false;
+
+    const char* see(int marker, const uint8_t* body, int length, Header& h) {
+        if (marker == 0xE0 && starts(body, length, "JFIF", 4)) {
+            if (length < 12) h.ask_pillow = true;
+            density = density || (length >= 12 && (body[7] == 1 || body[7] == 2));
+        }
+        if (marker == 0xE1 && starts(body, length, "Exif\0", 6)) exif = true;
+        if (marker == 0xE2 && starts(body, length, "MPF", 4)) return "multi-picture file";
+        if (marker == 0xE2 && starts(body, length, "ICC_PROFILE", 12) && length < 14) h.ask_pillow = true;
+        if (marker == 0xED) h.ask_pillow = true;
+        if (marker == 0xEE && starts(body, length, "Adobe", 5) && length < 12) h.ask_pillow = true;
+        return nullptr;
+    }
+};
+
+bool read_frame(const uint8_t* body, int length, Header& h) {
+    if (length < 6 || body[0] != 8) return false;
+    h.height = be16(body + 1);
+    h.width = be16(body + 3);
+    h.components = body[5];
+    if (h.width == 0 || h.height == 0 || (h.components != 1 && h.components != 3)) return false;
+    if (length != 6 + 3 * h.components) return false;
+    for (int c = 0; c < h.components; c++) {
+        const int hs = body[7 + 3 * c] >> 4, vs = body[7 + 3 * c] & 15;
+        if (hs < 1 || hs > 4 || vs < 1 || vs > 4) return false;
+        if (hs > h.max_h) h.max_h = hs;
+        if (vs > h.max_v) h.max_v = vs;
+    }
+    return true;
+}
+
+}  // namespace
+
+Header scan_jpeg(const uint8_t* data, size_t size) {
+    if (size < 4 || data[0] != 0xFF || data[1] != 0xD8) return refuse("no JPEG");
+    Header h;
+    Segments segments;
+    size_t at = 2;
+    while (true) {
+        if (at + 4 > size) return refuse("truncated header");
+        if (data[at] != 0xFF) return refuse("junk between segments");
+        const int marker = data[at + 1];
+        if (marker == 0xFF || marker < 0xC0 || (marker >= 0xD0 && marker <= 0xD9)) return refuse("odd marker");
+        const int length = be16(data + at + 2) - 2;
+        const uint8_t* body = data + at + 4;
+        if (length < 0 || at + 4 + static_cast<size_t>(length) > size) return refuse("truncated header");
+        at += 4 + static_cast<size_t>(length);
+        if (marker == 0xDA) {
+            if (h.components == 0 || length != 4 + 2 * h.components || body[0] != h.components) return refuse("several scans");
+            if (body[length - 3] != 0 || body[length - 2] != 63 || body[length - 1] != 0) return refuse("progressive scan");
+            if (segments.exif && !segments.density) h.ask_pillow = true;
+            return whole(data + at, data + size) ? h : refuse("damaged or incomplete scan");
+        }
+        if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
+            if (marker > 0xC1) return refuse("not baseline");
+            if (h.components != 0 || !read_frame(body, length, h)) return refuse("odd frame");
+        } else if (marker == 0xC8 || marker == 0xCC || marker == 0xDC || marker == 0xDE || marker == 0xDF || marker >= 0xF0) {
+            if (marker != 0xFE) return refuse("odd marker");
+        } else if (const char* why = segments.see(marker, body, length, h)) {
+            return refuse(why);
+        }
+    }
+}
+
+}  // namespace fastload

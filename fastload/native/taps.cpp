@@ -1,0 +1,74 @@
+// The arithmetic is in double and in Pillow's order, so that every coefficient comes out the same.
+#include "taps.h"
+
+namespace fastload {
+
+void Taps::fill(int in, int out, int first, int n, bool mirrored) {
+    const double scale = static_cast<double>(in) / out;
+    const double filterscale = scale < 1.0 ? 1.0 : scale;
+    const double support = filterscale;  // the triangle's own support is 1
+    const double ss = 1.0 / filterscale;
+    const int most = static_cast<int>(support) * 2 + 3;
+    count = n;
+    stride = (most + 7) & ~7;
+    start.assign(static_cast<size_t>(n), 0);
+    length.assign(static_cast<size_t>(n), 0);
+    k.assign(static_cast<size_t>(n) * stride, 0);
+    pairs.assign(static_cast<size_t>(n) * stride * 2, 0);
+    std::vector<double> w(static_cast<size_t>(most));
+    for (int o = 0; o < n; o++) {
+        const double center = (first + o + 0.5) * scale;
+        int lo = static_cast<int>(center - support + 0.5);
+        if (lo < 0) lo = 0;
+        int hi = static_cast<int>(center + support + 0.5);
+        if (hi > in) hi = in;
+        const int len = hi - lo;
+        double sum = 0.0;
+        for (int x = 0; x < len; x++) {
+            double d = (x + lo - center + 0.5) * ss;
+            if (d < 0.0) d = -d;
+            w[static_cast<size_t>(x)] = d < 1.0 ? 1.0 - d : 0.0;
+            sum += w[static_cast<size_t>(x)];
+        }
+        start[static_cast<size_t>(o)] = mirrored ? in - lo - len : lo;
+        length[static_cast<size_t>(o)] = len;
+        int32_t* kk = k.data() + static_cast<size_t>(o) * stride;
+        for (int x = 0; x < len; x++) {
+            const double v = sum != 0.0 ? w[static_cast<size_t>(x)] / sum : w[static_cast<size_t>(x)];
+            kk[mirrored ? len - 1 - x : x] = static_cast<int32_t>(0.5 + v * (1 << kPrecisionBits));
+        }
+        int16_t* pp = pairs.data() + static_cast<size_t>(o) * stride * 2;
+        for (int x = 0; x < stride; x += 2, pp += 4) {
+            pp[0] = static_cast<int16_t>(kk[x] & ((1 << kLowBits) - 1));
+            pp[1] = static_cast<int16_t>(kk[x + 1] & ((1 << kLowBits) - 1));
+            pp[2] = static_cast<int16_t>(kk[x] >> kLowBits);
+            pp[3] = static_cast<int16_t>(kk[x + 1] >> kLowBits);
+        }
+    }
+}
+
+void Taps::widen() {
+    wide.resize(pairs.size() * 4);
+    const int16_t* p = pairs.data();
+    int16_t* w = wide.data();
+    for (size_t quad = 0; quad < pairs.size() / 8; quad++, p += 8, w += 32) {
+        for (int c = 0; c < 4; c++) {
+            w[2 * c] = p[0];
+            w[2 * c + 1] = p[1];
+            w[8 + 2 * c] = p[4];
+            w[8 + 2 * c + 1] = p[5];
+            w[16 + 2 * c] = p[2];
+            w[16 + 2 * c + 1] = p[3];
+            w[24 + 2 * c] = p[6];
+            w[24 + 2 * c + 1] = p[7];
+        }
+    }
+}
+
+TapsView Taps::view() const {
+    int most = 0;
+    for (const int n : length) most = n > most ? n : most;
+    return {count, stride, most, start.data(), length.data(), k.data(), wide.data()};
+}
+
+}  // namespace fastload
