@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fastload import native, pixels
+from fastload.errors import MissingPackage
 from fastload.executors import Options
 from fastload.executors.threads import Threads, Tidy
 from fastload.ops import Size
@@ -31,7 +32,9 @@ def refuses(plan: Plan, options: Options) -> str | None:
 
 
 def open_executor(plan: Plan, sources: Sequence[Source], options: Options) -> Native:
-    """An executor with `options.threads` threads of its own, or those of `options.pool`."""
+    """An executor with `options.threads` threads of its own, or those of `options.pool`. Raises MissingPackage if it refuses."""
+    if reason := refuses(plan, options):
+        raise MissingPackage(reason)
     return Native(plan, sources, options)
 
 

@@ -136,6 +136,7 @@ thread_local Resizer resizer;
 
 const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, const Crop& crop, const Shape& shape,
                         const Target& target, const Kernels& kernels, bool luma) {
+    if (jpeg_api().create == nullptr) return "Pillow's libjpeg is not connected";
     thread_local Decoder decoder;
     thread_local std::vector<uint8_t> wide;
     if (!decoder.ready) return "Pillow's libjpeg has another binary interface";
@@ -185,6 +186,7 @@ void render_pixels(const uint8_t* pixels, size_t pitch, int channels, const Crop
 }
 
 const char* entropy_only(const uint8_t* data, size_t size, int rows) {
+    if (jpeg_api().create == nullptr) return "Pillow's libjpeg is not connected";
     thread_local Decoder decoder;
     if (!decoder.ready) return "Pillow's libjpeg has another binary interface";
     if (setjmp(decoder.errors.back)) {
