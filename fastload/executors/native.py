@@ -39,47 +39,79 @@ def open_executor(plan: Plan, sources: Sequence[Source], options: Options) -> Na
 
 
 class Pass:
-    """What one native call does: crop `box` of the source, mirror it, resize it to `size`, keep `window` of that."""
+    """What one native call does: turn the source, crop `box`, pad, mirror, resize to `size`, keep `window` of that.
 
-    __slots__ = ("box", "mirrored", "size", "window")
+    `turn`: bits 1 swap x and y, 2 flip the source's x, 4 flip its y. `box` is in the coordinates of the turned image.
+    """
+
+    __slots__ = ("box", "frame", "mirrored", "mode", "pad", "size", "turn", "window")
 
     def __init__(self, size: Size) -> None:
+        self.frame: Size = size  # of the image as the steps so far have left it
         self.box: Box = (0, 0, *size)
-        self.mirrored = False
+        self.turn, self.mirrored, self.mode = 0, False, 0
+        self.pad: Box | None = None
         self.size: Size | None = None
         self.window: Box | None = None
+
+    def arguments(self) -> tuple[Any, ...]:
+        """box, size, window, mirrored: the arguments between the image and the rest."""
+        return self.box, self.size or self.frame, self.window or (0, 0, *(self.size or self.frame)), self.mirrored
+
+    def rest(self) -> tuple[Any, ...]:
+        """turn, pad, pad_mode: the arguments after the output."""
+        return self.turn, self.pad or (0, 0, 0, 0), self.mode
 
 
 def one_pass(todo: Sequence[pixels.Step], size: Size) -> Pass | None:
     """The steps for an image of `size` as one native call, or None where they are not of that form.
 
     >>> p = one_pass([pixels.Turn(0), pixels.Window((10, 0, 40, 20), None, "zeros", (8, 8))], (100, 20))
-    >>> p.box, p.mirrored, p.size, p.window
-    ((60, 0, 90, 20), True, (8, 8), (0, 0, 8, 8))
+    >>> p.arguments(), p.rest()
+    (((60, 0, 90, 20), (8, 8), (0, 0, 8, 8), True), (0, (0, 0, 0, 0), 0))
     """
     one = Pass(size)
     for step in todo:
-        if not (_turn(one, step) if isinstance(step, pixels.Turn) else _window(one, step)):
+        if not (_turn(one, step.method) if isinstance(step, pixels.Turn) else _window(one, step)):
             return None
-    left, top, right, bottom = one.box
-    if right <= left or bottom <= top:
-        return None
-    one.size = one.size or (right - left, bottom - top)
-    one.window = one.window or (0, 0, *one.size)
     return one
 
 
-def _turn(one: Pass, step: pixels.Turn) -> bool:
-    if step.method != 0 or one.size is not None:
+def _turn(one: Pass, method: int) -> bool:
+    if one.size is not None:
         return False
-    one.mirrored = not one.mirrored
+    if method == 0:
+        one.mirrored = not one.mirrored
+        return True
+    if one.box != (0, 0, *one.frame) or one.pad is not None:
+        return False  # a turn after a crop
+    turn = _after_mirror(one.turn) if one.mirrored else one.turn
+    for bit in _TURNS[method]:
+        turn ^= 1 if bit == "swap" else _flipped(turn, bit)
+    one.turn, one.mirrored = turn, False
+    if "swap" in _TURNS[method]:
+        one.frame = (one.frame[1], one.frame[0])
+        one.box = (0, 0, *one.frame)
     return True
 
 
+# Pillow's transpositions as flips of x or y, then perhaps a swap of the two (PIL.Image.Transpose)
+_TURNS = {1: ("y",), 2: ("x", "swap"), 3: ("x", "y"), 4: ("y", "swap"), 5: ("swap",), 6: ("x", "y", "swap")}
+
+
+def _flipped(turn: int, axis: str) -> int:
+    """The bit that a flip of the turned image's `axis` changes: the source's other axis where they are swapped."""
+    return 2 if (axis == "x") != bool(turn & 1) else 4
+
+
+def _after_mirror(turn: int) -> int:
+    return turn ^ _flipped(turn, "x")
+
+
 def _window(one: Pass, step: pixels.Window) -> bool:
-    if any(step.pad or ()):
-        return False
     if step.box is not None and not _crop(one, step.box):
+        return False
+    if any(step.pad or ()) and not _pad(one, step):
         return False
     if step.out is None:
         return True
@@ -90,15 +122,32 @@ def _window(one: Pass, step: pixels.Window) -> bool:
 
 
 def _crop(one: Pass, box: Box) -> bool:
-    left, top, right, bottom = one.box if one.size is None else (0, 0, *one.size)
-    if not (0 <= box[0] < box[2] <= right - left and 0 <= box[1] < box[3] <= bottom - top):
+    width, height = one.size or one.frame
+    if one.pad is not None and one.size is None:
+        return False  # a crop of what was padded
+    if not (0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height):
         return False
     if one.size is not None:
         one.window = box
         return True
+    left, top, right, _ = one.box
     x, y = (right - box[2] if one.mirrored else left + box[0]), top + box[1]
-    one.box = (x, y, x + box[2] - box[0], y + box[3] - box[1])
+    one.frame = (box[2] - box[0], box[3] - box[1])
+    one.box = (x, y, x + one.frame[0], y + one.frame[1])
     return True
+
+
+def _pad(one: Pass, step: pixels.Window) -> bool:
+    if one.size is not None or one.pad is not None or step.pad is None:
+        return False
+    left, top, right, bottom = step.pad
+    one.pad = (right, top, left, bottom) if one.mirrored else step.pad
+    one.mode = _MODES[step.pad_mode]
+    one.frame = (one.frame[0] + left + right, one.frame[1] + top + bottom)
+    return True
+
+
+_MODES = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 class _NativeJob(Tidy):
@@ -121,9 +170,8 @@ class _NativeJob(Tidy):
         one = one_pass(self.todo(pos, element, size), size)
         if one is None:
             return False
-        refused = native.extension().render(
-            record.data, one.box, one.size, one.window, one.mirrored, native.pillow13(), _row(slot, pos)
-        )
+        row = slot.rows[pos]
+        refused = native.extension().render(record.data, *one.arguments(), native.pillow13(), row, *one.rest())
         if refused is None:
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
@@ -131,24 +179,25 @@ class _NativeJob(Tidy):
     def transform(self, pos: int, element: int, image: Any, todo: list[pixels.Step]) -> None:
         """Resize what Pillow decoded natively, where that is one pass."""
         part, slot = self.plan.elements[element], self.slots[element]
-        one = one_pass(todo, (image.width, image.height))
-        if part.mask or one is None or one.size == one.box[2:] or not isinstance(slot, Slot) or image.mode != part.mode:
-            return super().transform(pos, element, image, todo)
-        crop = np.asarray(image.crop(one.box))
-        crop = crop if crop.ndim == 3 else crop[..., None]
-        box = (0, 0, crop.shape[1], crop.shape[0])
-        native.extension().resize(crop, box, one.size, one.window, one.mirrored, native.pillow13(), _row(slot, pos))
-        return None
+        one = None if part.mask or image.mode != part.mode else one_pass(todo, (image.width, image.height))
+        if one is None or one.size is None or not isinstance(slot, Slot) or not _by_array(one, image, slot.rows[pos]):
+            super().transform(pos, element, image, todo)
+
+
+def _by_array(one: Pass, image: Any, row: Any) -> bool:
+    """Resize decoded pixels natively; only the crop is copied out of Pillow where nothing is turned."""
+    box, *rest = one.arguments()
+    if one.turn == 0:
+        image, box = image.crop(box), (0, 0, box[2] - box[0], box[3] - box[1])
+    array = np.asarray(image)
+    array = array if array.ndim == 3 else array[..., None]
+    return native.extension().resize(array, box, *rest, native.pillow13(), row, *one.rest()) is None
 
 
 class Native(Threads):
     """Several images at once, each by one native call; owns what `Threads` owns."""
 
     job = _NativeJob
-
-
-def _row(slot: Slot, pos: int) -> Any:
-    return slot.rows[pos]
 
 
 def _probe(record: Record) -> Size | None:

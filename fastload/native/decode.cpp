@@ -122,6 +122,57 @@ class PixelRows final : public Rows {
     int channels_, width_;
 };
 
+// A crop that lies decoded in memory as RGBX, read turned, with padding around it.
+class TurnedRows final : public Rows {
+  public:
+    TurnedRows(const uint8_t* region, int region_width, int width, int height, const Layout& l) : layout_(l), width_(width), height_(height) {
+        const ptrdiff_t column = 4, line = 4 * static_cast<ptrdiff_t>(region_width);
+        step_x_ = l.swap ? line : column;
+        step_y_ = l.swap ? column : line;
+        const bool back_x = l.swap ? l.flip_y : l.flip_x, back_y = l.swap ? l.flip_x : l.flip_y;
+        origin_ = region + (back_x ? step_x_ * (width - 1) : 0) + (back_y ? step_y_ * (height - 1) : 0);
+        if (back_x) step_x_ = -step_x_;
+        if (back_y) step_y_ = -step_y_;
+    }
+
+    const uint8_t* next(uint8_t* buffer) override {
+        const int y = source(y_++ - layout_.top, height_);
+        uint8_t* q = buffer;
+        for (int x = -layout_.left; x < width_ + layout_.right; x++, q += 4) {
+            const int u = source(x, width_);
+            if (u < 0 || y < 0)
+                std::memset(q, 0, 4);
+            else
+                std::memcpy(q, origin_ + step_x_ * u + step_y_ * y, 4);
+        }
+        return buffer;
+    }
+
+  private:
+    // Where position `i` of the padded side comes from, or -1 for zero. Reflection repeats for pads larger than the image.
+    int source(int i, int n) const {
+        if (i >= 0 && i < n) return i;
+        if (layout_.mode == 0) return -1;
+        if (layout_.mode == 1 || n == 1) return i < 0 ? 0 : n - 1;
+        const int period = 2 * (n - 1);
+        int m = i % period;
+        if (m < 0) m += period;
+        return m < n ? m : period - m;
+    }
+
+    Layout layout_;
+    int width_, height_, y_ = 0;
+    ptrdiff_t step_x_, step_y_;
+    const uint8_t* origin_;
+};
+
+// The part of the source that a crop of the turned image covers.
+Crop in_source(const Crop& c, const Layout& l, int width, int height) {
+    const int u = l.swap ? c.top : c.left, un = l.swap ? c.height : c.width;
+    const int v = l.swap ? c.left : c.top, vn = l.swap ? c.width : c.height;
+    return {l.flip_x ? width - u - un : u, l.flip_y ? height - v - vn : v, un, vn};
+}
+
 // Layouts for which skipping rows and cropping columns was shown to leave the pixels alone.
 bool plain_layout(const jpeg_decompress_struct& info) {
     if (info.num_components == 1) return true;
@@ -132,19 +183,48 @@ bool plain_layout(const jpeg_decompress_struct& info) {
 
 thread_local Resizer resizer;
 
+// Room for a region as RGBX, kept for the next image unless it is large.
+class Region {
+  public:
+    uint8_t* room(size_t pixels) {
+        if (bytes_.size() < pixels * 4 + 64) bytes_.resize(pixels * 4 + 64);
+        return bytes_.data();
+    }
+    void trim() {
+        if (bytes_.size() > (size_t{32} << 20)) std::vector<uint8_t>().swap(bytes_);
+    }
+
+  private:
+    std::vector<uint8_t> bytes_;
+};
+thread_local Region region;
+
+// Copy every row of a crop into the region, then resize from there.
+void by_region(Rows& rows, const Crop& source, const Crop& crop, const Layout& layout, uint8_t* room, const Shape& shape,
+               const Target& target, const Kernels& kernels, uint8_t* buffer) {
+    const size_t line = 4 * static_cast<size_t>(source.width);
+    for (int y = 0; y < source.height; y++) std::memcpy(room + line * static_cast<size_t>(y), rows.next(buffer), line);
+    TurnedRows turned(room, source.width, crop.width, crop.height, layout);
+    resizer.run(turned, shape, target, kernels);
+}
+
 }  // namespace
 
-const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, const Crop& crop, const Shape& shape,
-                        const Target& target, const Kernels& kernels, bool luma) {
+const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, const Crop& turned, const Layout& layout,
+                        const Shape& shape, const Target& target, const Kernels& kernels, bool luma) {
     if (jpeg_api().create == nullptr) return "Pillow's libjpeg is not connected";
     thread_local Decoder decoder;
     thread_local std::vector<uint8_t> wide;
     if (!decoder.ready) return "Pillow's libjpeg has another binary interface";
     jpeg_decompress_struct& info = decoder.info;
     const JpegApi& api = jpeg_api();
-    // A row of the whole width may be decoded before it is cropped; allocated here, where no longjmp can pass it by.
+    const Crop crop = in_source(turned, layout, header.width, header.height);
+    const size_t pixels = static_cast<size_t>(crop.width) * static_cast<size_t>(crop.height);
+    if (!layout.plain() && pixels > kMostPixels) return "too large to turn or pad in memory";
+    // Memory is taken here, where no longjmp can pass it by. A row of the whole width may be decoded before it is cropped.
     const size_t pitch = (static_cast<size_t>(header.width) + 64) * 4 + 192;
-    if (wide.size() < pitch) wide.resize(pitch);
+    if (wide.size() < 2 * pitch) wide.resize(2 * pitch);
+    uint8_t* room = layout.plain() ? nullptr : region.room(pixels);
     if (setjmp(decoder.errors.back)) {
         api.abort(&info);
         return "libjpeg gave up";
@@ -173,16 +253,30 @@ const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, 
     uint8_t* whole = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(wide.data()) + 63) & ~uintptr_t{63}) + 16;
     if (static_cast<int>(info.output_width) > crop.width) rows.decode_into(whole);
     for (; above > 0; above--) rows.next(whole);
-    resizer.run(rows, shape, target, kernels);
+    if (layout.plain())
+        resizer.run(rows, shape, target, kernels);
+    else
+        by_region(rows, crop, turned, layout, room, shape, target, kernels, whole + pitch);
     api.abort(&info);
+    region.trim();
     return nullptr;
 }
 
-void render_pixels(const uint8_t* pixels, size_t pitch, int channels, const Crop& crop, const Shape& shape,
-                   const Target& target, const Kernels& kernels) {
+const char* render_pixels(const uint8_t* pixels, size_t pitch, int channels, int width, int height, const Crop& turned,
+                          const Layout& layout, const Shape& shape, const Target& target, const Kernels& kernels) {
+    const Crop crop = in_source(turned, layout, width, height);
     const uint8_t* first = pixels + static_cast<size_t>(crop.top) * pitch + static_cast<size_t>(crop.left) * channels;
     PixelRows rows(first, pitch, channels, crop.width);
-    resizer.run(rows, shape, target, kernels);
+    if (layout.plain()) {
+        resizer.run(rows, shape, target, kernels);
+        return nullptr;
+    }
+    const size_t count = static_cast<size_t>(crop.width) * static_cast<size_t>(crop.height);
+    if (count > kMostPixels) return "too large to turn or pad in memory";
+    std::vector<uint8_t> buffer(4 * static_cast<size_t>(crop.width) + 64);
+    by_region(rows, crop, turned, layout, region.room(count), shape, target, kernels, buffer.data());
+    region.trim();
+    return nullptr;
 }
 
 const char* entropy_only(const uint8_t* data, size_t size, int rows) {

@@ -38,19 +38,28 @@ nb::object probe(nb::bytes data) {
 
 struct Work {
     Crop crop;
+    Layout layout;
     Shape shape;
     Target target;
 };
 
 [[noreturn]] void wrong(const char* what) { throw std::invalid_argument(what); }
 
-// Checks every number that decides where memory is read or written.
+constexpr int kMostPad = 1 << 20;
+
+// Checks every number that decides where memory is read or written. `turn`: bits 1 swap, 2 flip x, 4 flip y.
 Work checked(Box box, int image_width, int image_height, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13,
-             Out& out, bool channels_last) {
+             int turn, Box pad, int pad_mode, Out& out, bool channels_last) {
     const auto [left, top, right, bottom] = box;
     const auto [ow, oh] = size;
     const auto [wl, wt, wr, wb] = window;
-    if (left < 0 || top < 0 || right <= left || bottom <= top || right > image_width || bottom > image_height)
+    const auto [pl, pt, pr, pb] = pad;
+    if (turn < 0 || turn > 7 || pad_mode < 0 || pad_mode > 2) wrong("there is no such turn or pad mode");
+    if (pl < 0 || pt < 0 || pr < 0 || pb < 0 || pl > kMostPad || pt > kMostPad || pr > kMostPad || pb > kMostPad)
+        wrong("the padding is negative or absurd");
+    const bool swap = turn & 1;
+    if (left < 0 || top < 0 || right <= left || bottom <= top || right > (swap ? image_height : image_width) ||
+        bottom > (swap ? image_width : image_height))
         wrong("the crop is empty or outside the image");
     if (ow < 1 || oh < 1 || wl < 0 || wt < 0 || wr <= wl || wb <= wt || wr > ow || wb > oh)
         wrong("the output is empty, or its window outside of it");
@@ -59,39 +68,48 @@ Work checked(Box box, int image_width, int image_height, std::tuple<int, int> si
     if ((channels != 3 && channels != 1) || rows != static_cast<size_t>(wb - wt) || columns != static_cast<size_t>(wr - wl))
         wrong("the output array has another shape than the window");
     return {{left, top, right - left, bottom - top},
-            {right - left, bottom - top, ow, oh, wl, wt, wr, wb, mirrored, pillow13},
+            {swap, (turn & 2) != 0, (turn & 4) != 0, pl, pt, pr, pb, pad_mode},
+            {right - left + pl + pr, bottom - top + pt + pb, ow, oh, wl, wt, wr, wb, mirrored, pillow13},
             {out.data(), static_cast<int>(channels), channels_last}};
 }
 
+nb::object reason(const char* refused) { return refused == nullptr ? nb::none() : nb::object(nb::str(refused)); }
+
 // One image into `out`; the reason as text where it is Pillow's to do, else None.
 nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
-                  bool channels_last) {
+                  int turn, Box pad, int pad_mode, bool channels_last) {
     const char* refused = nullptr;
     Header h;
     {
         nb::gil_scoped_release release;
         h = scan_jpeg(bytes_of(data), data.size());
     }
-    if (h.refused != nullptr) return nb::str(h.refused);
-    const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, out, channels_last);
+    if (h.refused != nullptr) return reason(h.refused);
+    const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     {
         nb::gil_scoped_release release;
-        refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.shape, w.target, *chosen, w.target.channels == 1);
+        refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.layout, w.shape, w.target, *chosen,
+                              w.target.channels == 1);
     }
-    return refused == nullptr ? nb::none() : nb::object(nb::str(refused));
+    return reason(refused);
 }
 
-void resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
-            bool channels_last) {
+nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
+                  int turn, Box pad, int pad_mode, bool channels_last) {
     const size_t channels = pixels.shape(2);
-    if ((channels != 1 && channels != 3) || (channels == 3 && pixels.stride(2) != 1) || pixels.stride(1) != static_cast<int64_t>(channels))
+    if ((channels != 1 && channels != 3) || (channels == 3 && pixels.stride(2) != 1) ||
+        pixels.stride(1) != static_cast<int64_t>(channels) || pixels.stride(0) < 0)
         wrong("pixels must be uint8 [H, W, 3] or [H, W, 1] with contiguous rows");
-    const Work w = checked(box, static_cast<int>(pixels.shape(1)), static_cast<int>(pixels.shape(0)), size, window, mirrored,
-                           pillow13, out, channels_last);
+    const int width = static_cast<int>(pixels.shape(1)), height = static_cast<int>(pixels.shape(0));
+    const Work w = checked(box, width, height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     if (static_cast<size_t>(w.target.channels) > channels) wrong("a gray image can't fill three channels");
-    nb::gil_scoped_release release;
-    render_pixels(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), w.crop, w.shape, w.target,
-                  *chosen);
+    const char* refused = nullptr;
+    {
+        nb::gil_scoped_release release;
+        refused = render_pixels(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height,
+                                w.crop, w.layout, w.shape, w.target, *chosen);
+    }
+    return reason(refused);
 }
 
 void use_kernels(const std::string& name) {
@@ -113,7 +131,7 @@ nb::object entropy(nb::bytes data, int rows) {
         nb::gil_scoped_release release;
         refused = entropy_only(bytes_of(data), data.size(), rows);
     }
-    return refused == nullptr ? nb::none() : nb::object(nb::str(refused));
+    return reason(refused);
 }
 
 }  // namespace
@@ -122,9 +140,11 @@ NB_MODULE(_native, m) {
     m.def("load_jpeg", [](const std::string& path) { return std::string(load_jpeg_api(path.c_str())); }, nb::arg("path"));
     m.def("probe", &probe, nb::arg("data"));
     m.def("render", &render, nb::arg("data"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
-          nb::arg("pillow13"), nb::arg("out"), nb::arg("channels_last") = false);
+          nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
+          nb::arg("channels_last") = false);
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
-          nb::arg("pillow13"), nb::arg("out"), nb::arg("channels_last") = false);
+          nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
+          nb::arg("channels_last") = false);
     m.def("use_kernels", &use_kernels, nb::arg("name"));
     m.def("usable_kernels", &usable_kernels);
     m.def("kernels_in_use", [] { return std::string(chosen->name); });
