@@ -65,11 +65,10 @@ def _compile(dl: Any) -> Compiled | Refused:
     images = tuple((tl, cls) for tl, cls in zip(tls, classes, strict=True) if cls is not None)
     elements = tuple(_element(k, cls) for k, cls in enumerate(classes) if cls is not None)
     reasons = _tuple_reasons(classes, tls)
-    stiff = any(e.mask for e in elements) or any(_is_boxes(tl) for tl in tls)
     steps: list[tuple[Any, int | None]] = []
     ops: list[Op] = []
     for tfm in dl.after_item.fs:
-        op, reason = recognise(tfm, split, stiff)
+        op, reason = recognise(tfm, split, any(e.mask for e in elements))
         if reason is not None:
             reasons.append(reason)
         steps.append((tfm, None if op is None else len(ops)))
@@ -132,11 +131,8 @@ def _dataset_reasons(dl: Any) -> list[str]:
     return [f"the data set holds a {odd[0]}, not fastai's TfmdLists"] if odd else []
 
 
-def recognise(tfm: Any, split: int | None, stiff: bool = False) -> tuple[Op | None, str | None]:
-    """The operation of one item transform (None if it leaves images alone), or the reason why it is not known.
-
-    `stiff`: items hold masks or boxes.
-    """
+def recognise(tfm: Any, split: int | None, masks: bool = False) -> tuple[Op | None, str | None]:
+    """The operation of one item transform (None if it leaves images alone), or the reason why it is not known."""
     name = type(tfm).__name__
     if not _is(tfm, name):
         return None, f"item transform {_name(tfm)} is not one that fastload knows"
@@ -145,8 +141,8 @@ def recognise(tfm: Any, split: int | None, stiff: bool = False) -> tuple[Op | No
         return None, f"this {name} carries its own {', '.join(sorted(own))}"
     if name in _PASSIVE:
         return None, None
-    if name == "DihedralItem" and stiff:
-        return None, "DihedralItem does not work on masks and boxes in stock fastai (it raises AttributeError)"
+    if name == "DihedralItem" and masks:
+        return None, "DihedralItem does not work on masks in stock fastai (it raises AttributeError)"
     op = _MAKERS[name](tfm, not split, tfm.split_idx is None or tfm.split_idx == split)
     if getattr(op, "pad_mode", "zeros") not in PAD_MODES:
         return None, f"{name} has pad_mode {op.pad_mode!r}; known are {', '.join(PAD_MODES)}"
@@ -221,11 +217,6 @@ def point_class(tl: Any) -> type | None:
     function = wrapped(tl.tfms.fs[-1]) if len(tl.tfms.fs) else None
     owner = getattr(function, "__self__", None)
     return owner if owner in (TensorPoint, TensorBBox) else None
-
-
-def _is_boxes(tl: Any) -> bool:
-    cls = point_class(tl)
-    return cls is not None and cls.__name__ == "TensorBBox"
 
 
 def pixel_class(cls: type) -> Any:

@@ -255,15 +255,15 @@ class _Epoch:
 
     def _executor(self, compiled: Compiled) -> Any:
         found, name = executors(), self.settings.executor
-        options = self._options(compiled)
         if name == "auto":
             name = "serial" if self.attached.single and self.inner.n == 1 else "threads"
+        options = self._options(compiled, persistent=self.fake_l.persistent_workers and name != "serial")
         reason = found[name].refuses(compiled.plan, options)
         if reason is not None:
             raise Unplanned(f"executor {name} refuses: {reason}")
         return found[name].open_executor(compiled.plan, [Files()] * len(compiled.images), options)
 
-    def _options(self, compiled: Compiled) -> Options:
+    def _options(self, compiled: Compiled, persistent: bool) -> Options:
         settings, fake_l = self.settings, self.fake_l
         threads = settings.threads or machine.usable_cpus().count
         init = None if settings.worker_init_fn is None else partial(_init_thread, settings.worker_init_fn)
@@ -276,7 +276,7 @@ class _Epoch:
             skip_bad=settings.bad_images == "skip" and not compiled.split_idx,
             hook=settings.hook,
             init=init,
-            pool=self.attached.kept_pool(threads, init) if fake_l.persistent_workers and not self.attached.single else None,
+            pool=self.attached.kept_pool(threads, init) if persistent and not self.attached.single else None,
         )
 
     def _assembled(self, compiled: Compiled, finished: Finished) -> Any:

@@ -109,7 +109,7 @@ def _folder(target: Target, batch_tfms: bool) -> Any:
     options = {"item_tfms": items, "batch_tfms": batches if batch_tfms else None, "bs": target.bs, **place, **workers}
     try:
         return ImageDataLoaders.from_folder(path, **options)
-    except Exception as err:  # noqa: BLE001  whatever fastai says of this folder, in one line
+    except Exception as err:
         said = f"{type(err).__name__}: {err}"
         raise DataError(f"fastai could not open {path} ({said}); `fastload check {path}` says what is wrong with it") from err
 

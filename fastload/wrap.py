@@ -112,7 +112,8 @@ class Accelerated:
         """Pickle as the stock class, without anything of fastload's."""
         made = super().__reduce_ex__(max(2, int(protocol)))
         state = {k: v for k, v in self.__dict__.items() if k != "_fl"}
-        return (copyreg.__newobj__, (type(self).__mro__[2],), state, *made[3:])  # type: ignore[attr-defined]
+        # not copyreg.__newobj__: pickle refuses that where the class it is given is not the object's own
+        return (copyreg._reconstructor, (type(self).__mro__[2], object, None), state, *made[3:])  # type: ignore[attr-defined]
 
     def __copy__(self) -> Any:
         return self._twin(dict(self.__dict__))

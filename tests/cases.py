@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastai.vision.all import Datasets, FlipItem, Learner, PILImage, RandomResizedCrop, TfmdDL, ToTensor
+from sidebyside import seed_all
+
+import fastload
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 CASES = SHARED / "cases"
@@ -67,3 +71,46 @@ def outcome(loader: Any, number: int = 3) -> tuple[list[Any], Exception | None]:
 def ran_by_fastload(loader: Any) -> bool:
     """Whether fastload has run this loader so far, and never went over to stock."""
     return set() == loader._fl.told and loader._fl.progress.counts is not None
+
+
+def folder_loaders(fastai: ModuleType, path: Path, **keywords: Any) -> Any:
+    """T as the reports load it, by stock or by the swap, from one seed."""
+    seed_all(1)
+    keywords = {"item_tfms": fastai.Resize(16), "bs": 4, "num_workers": 0, "device": "cpu", **keywords}
+    return fastai.ImageDataLoaders.from_folder(path, valid="valid", **keywords)
+
+
+def number_of(path: Path) -> int:
+    """The label of a numbered picture."""
+    return int(path.stem)
+
+
+def numbered(items: list[Path], executor: str | None = None, x: Any = None, y: Any = number_of, **keywords: Any) -> Any:
+    """A loader of (image, number), made from one seed; stock's own where no executor is named."""
+    seed_all(1)
+    where, settings = list(range(len(items))), {k: keywords.pop(k) for k in ("bad_images", "rank_seeds") if k in keywords}
+    sets = Datasets(items, [[x, PILImage.create] if x else [PILImage.create], [y]], splits=[where, where])
+    split, item_tfms = keywords.pop("split", 0), keywords.pop("item_tfms", (RandomResizedCrop(16), FlipItem()))
+    keywords = {"bs": 4, "num_workers": 0, "after_item": [*item_tfms, ToTensor()], **keywords}
+    made = TfmdDL(sets.subset(split), **keywords)
+    return made if executor is None else fastload.accelerate(made, executor=executor, threads=2, **settings)
+
+
+def labels(batches: Any) -> list[list[int]]:
+    """The second part of each batch."""
+    return [y.tolist() for _, y in batches]
+
+
+class MeanColour(torch.nn.Module):
+    """Gives each picture's mean colour; has a parameter, as fit and predict expect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(x).mean((2, 3)) * self.scale
+
+
+def learner(dls: Any, model: torch.nn.Module | None = None) -> Any:
+    return Learner(dls, model or MeanColour(), loss_func=torch.nn.CrossEntropyLoss(), cbs=[])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 from pictures import Pictures, make_pictures
+from PIL import Image
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,3 +24,24 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
 def even_pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
     """The same with all images 40 by 30 pixels, for pipelines that do not resize."""
     return make_pictures(tmp_path_factory.mktemp("pictures") / "even", same_size=True)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree T of the fault reports: 26 training and 10 validation pictures, whose colour tells their number."""
+    from cases import CASES, tree  # imports fastai, which most tests of other rooms do without
+
+    if not CASES.is_dir():
+        pytest.skip(f"the shared cases are not at {CASES}")
+    return tree(tmp_path_factory.mktemp("reports"), "small")
+
+
+@pytest.fixture(scope="session")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Sixty times the same 24 by 20 pixels of noise, so that equal draws give equal pixels."""
+    folder = tmp_path_factory.mktemp("noise")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8))
+    items = [folder / f"{number:02d}.png" for number in range(60)]
+    for item in items:
+        picture.save(item)
+    return items

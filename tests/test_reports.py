@@ -1,6 +1,7 @@
-"""Public fault reports as scenarios, row by row: counts, order, ranks, randomness, errors, parity and inputs.
+"""Public fault reports as scenarios, row by row: counts and order, ranks, randomness.
 
-What concerns processes and memory is in test_processes.py. Where stock fastai gives an answer, it is asked side by side.
+Errors, parity and inputs are in test_reports_errors.py, processes and memory in test_reports_processes.py. Where stock fastai
+gives an answer, it is asked side by side.
 """
 
 from __future__ import annotations
@@ -8,94 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import fastai.vision.all as stock
 import numpy as np
 import pytest
 import torch
-from cases import CASES, EXECUTORS, needs_shared, outcome, ran_by_fastload, seeded, tree
-from fastai.data.load import SkipItemException
-from fastai.vision.all import (
-    Datasets,
-    FlipItem,
-    IntToFloatTensor,
-    ItemTransform,
-    Learner,
-    Normalize,
-    PILImage,
-    PILImageBW,
-    RandomResizedCrop,
-    Resize,
-    TfmdDL,
-    ToTensor,
-    imagenet_stats,
-    mnist_stats,
+from cases import (
+    CASES,
+    EXECUTORS,
+    folder_loaders,
+    labels,
+    learner,
+    needs_shared,
+    number_of,
+    numbered,
+    ran_by_fastload,
+    seeded,
 )
+from fastai.data.load import SkipItemException
+from fastai.vision.all import ItemTransform, Resize
 from PIL import Image
 from sidebyside import seed_all
 
-import fastload
 import fastload.vision as fast
-from fastload.errors import FastloadError
 from fastload.source import Files, Ref
 from fastload.testing import assert_same_batches
-
-TRUNCATED = CASES / "files" / "F35_truncated_jpeg.jpg"
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree T of the reports: 26 training and 10 validation pictures, whose colour tells their number."""
-    if not CASES.is_dir():
-        pytest.skip(f"the shared cases are not at {CASES}")
-    return tree(tmp_path_factory.mktemp("reports"), "small")
-
-
-@pytest.fixture(scope="module")
-def noise(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Sixty times the same 24 by 20 pixels of noise, so that equal draws give equal pixels."""
-    folder = tmp_path_factory.mktemp("noise")
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8))
-    items = [folder / f"{number:02d}.png" for number in range(60)]
-    for item in items:
-        picture.save(item)
-    return items
-
-
-def folder_loaders(fastai: ModuleType, path: Path, **keywords: Any) -> Any:
-    """T as the reports load it, by stock or by the swap, from one seed."""
-    seed_all(1)
-    keywords = {"item_tfms": fastai.Resize(16), "bs": 4, "num_workers": 0, "device": "cpu", **keywords}
-    return fastai.ImageDataLoaders.from_folder(path, valid="valid", **keywords)
-
-
-def number_of(path: Path) -> int:
-    """The label of a numbered picture."""
-    return int(path.stem)
-
-
-def numbered(items: list[Path], executor: str | None = None, x: Any = None, y: Any = number_of, **keywords: Any) -> Any:
-    """A loader of (image, number), made from one seed; stock's own where no executor is named."""
-    seed_all(1)
-    where, settings = list(range(len(items))), {k: keywords.pop(k) for k in ("bad_images", "rank_seeds") if k in keywords}
-    sets = Datasets(items, [[x, PILImage.create] if x else [PILImage.create], [y]], splits=[where, where])
-    split, item_tfms = keywords.pop("split", 0), keywords.pop("item_tfms", (RandomResizedCrop(16), FlipItem()))
-    keywords = {"bs": 4, "num_workers": 0, "after_item": [*item_tfms, ToTensor()], **keywords}
-    made = TfmdDL(sets.subset(split), **keywords)
-    return made if executor is None else fastload.accelerate(made, executor=executor, threads=2, **settings)
-
-
-def labels(batches: Any) -> list[list[int]]:
-    """The second part of each batch."""
-    return [y.tolist() for _, y in batches]
-
 
 # Counts and order.
 
@@ -167,21 +109,6 @@ def _slow_at_zero(read: Callable[..., Any]) -> Callable[..., Any]:
         return read(self, ref, window)
 
     return slow
-
-
-class MeanColour(torch.nn.Module):
-    """Gives each picture's mean colour; has a parameter, as fit and predict expect."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(x).mean((2, 3)) * self.scale
-
-
-def learner(dls: Any, model: torch.nn.Module | None = None) -> Any:
-    return Learner(dls, model or MeanColour(), loss_func=torch.nn.CrossEntropyLoss(), cbs=[])
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -391,233 +318,14 @@ def test_r15_every_epoch_has_other_crops_and_a_seed_repeats_them(workers: int, e
         assert crops == ten(numbered(noise[:4]))
 
 
-# Errors.
-
-
-@needs_shared
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_r17_the_full_path_of_a_damaged_file_is_told(workers: int, executor: str, small: Path) -> None:
-    items = [*sorted((small / "valid").rglob("*.png")), TRUNCATED]
-    dl = numbered(items, executor, y=lambda path: 0, split=1, num_workers=workers)
-    with pytest.raises(OSError, match="image file is truncated") as caught:
-        list(dl)
-    assert str(TRUNCATED) in str(caught.value)
-
-
-@needs_shared
-def test_r17_check_decodes_whole_files(small: Path, tmp_path: Path) -> None:
-    checking = pytest.importorskip("fastload.checking")
-    folder = tree(tmp_path, "small")
-    (folder / "valid" / "cat" / "truncated.png").write_bytes(TRUNCATED.read_bytes())
-    broken = checking.check(folder_loaders(fast, folder)).broken
-    assert [str(folder / "valid" / "cat" / "truncated.png")] == [finding.path for finding in broken]
-
-
-ENDINGS = (MemoryError, KeyboardInterrupt, SystemExit, StopIteration)
-
-
-@contextmanager
-def raised_at_the_consumer(kind: type[BaseException]) -> Iterator[None]:
-    """The error comes within five seconds; StopIteration, which would look like the end, comes inside a RuntimeError."""
-    start = time.monotonic()
-    with pytest.raises(RuntimeError if kind is StopIteration else kind) as caught:
-        yield
-    assert time.monotonic() - start < 5
-    assert kind is not StopIteration or isinstance(caught.value.__cause__, StopIteration)
-    assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-")]
-
-
-class Trap:
-    """A getter that raises at one item once it is set."""
-
-    def __init__(self, at: int, kind: type[BaseException]) -> None:
-        self.at, self.kind, self.set = at, kind, False
-
-    def __call__(self, path: Path) -> Any:
-        if self.set and number_of(path) == self.at:
-            raise self.kind
-        return path
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("at", [0, 13, 25])
-@pytest.mark.parametrize("kind", ENDINGS)
-@pytest.mark.parametrize("where", ["x", "y"])
-def test_r19_what_a_getter_raises_reaches_the_consumer(
-    where: str, kind: type[BaseException], at: int, executor: str, noise: list[Path]
-) -> None:
-    trap = Trap(at, kind)
-
-    def get(path: Path) -> Any:
-        return trap(path) if where == "x" else number_of(trap(path))
-
-    dl = numbered(noise[:26], executor, **{where: get})
-    trap.set = True
-    with raised_at_the_consumer(kind):
-        list(dl)
-    trap.set = False
-    assert list(range(26)) == sum(labels(dl), [])
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("at", [0, 13, 25])
-@pytest.mark.parametrize("kind", ENDINGS)
-def test_r19_what_reading_raises_reaches_the_consumer(
-    kind: type[BaseException], at: int, workers: int, executor: str, noise: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Files.read
-
-    def failing(self: Files, ref: Ref, window: Any = None) -> Any:
-        if ref.index == at:
-            raise kind
-        return read(self, ref, window)
-
-    dl = numbered(noise[:26], executor, num_workers=workers)
-    monkeypatch.setattr(Files, "read", failing)
-    batches = []
-    with raised_at_the_consumer(kind):
-        batches.extend(dl)
-    monkeypatch.undo()
-    assert list(range(26)) == sum(labels(dl), [])
-
-
-@needs_shared
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_r21_an_epoch_after_an_error_is_right(workers: int, executor: str, noise: list[Path]) -> None:
-    items = [noise[0], TRUNCATED, *noise[2:12]]
-    dl = numbered(items, executor, y=lambda path: items.index(path), num_workers=workers)
-    for _ in range(2):
-        with pytest.raises(OSError, match="F35_truncated"):
-            list(dl)
-    dl.get_idxs = lambda: [0, *range(2, 12)]
-    assert [[0, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11]] == labels(dl)
-    healthy = numbered(noise[:12], num_workers=workers)
-    healthy.get_idxs = dl.get_idxs
-    assert 3 == assert_same_batches(seeded(healthy), seeded(dl))
-
-
-@needs_shared
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_r21_batches_after_a_skipped_file_are_right(executor: str, noise: list[Path]) -> None:
-    items = [noise[0], TRUNCATED, *noise[2:12]]
-    dl = numbered(items, executor, y=lambda path: items.index(path), item_tfms=(Resize(16, "squish"),), bad_images="skip")
-    healthy = numbered(noise[:12], item_tfms=(Resize(16, "squish"),))
-    assert [[0, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] == labels(seeded(dl))
-    assert 2 == assert_same_batches(list(seeded(healthy))[1:], list(seeded(dl))[1:])
-
-
-# Parity.
-
-
-@needs_shared
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_r36_a_large_photo_is_resized_to_stocks_very_pixels(executor: str) -> None:
-    items = [CASES / "files" / "F01_orient1.jpg"]
-    how = {"y": lambda path: 0, "item_tfms": (Resize(224, "squish"),), "split": 1}
-    dl = numbered(items, executor, **how)
-    assert 1 == assert_same_batches(numbered(items, **how), dl)
-    assert ran_by_fastload(dl)
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("stats", [imagenet_stats, mnist_stats])
-@pytest.mark.parametrize("cls", [PILImage, PILImageBW])
-def test_r38_grey_128_is_normalised_per_channel(cls: type, stats: Any, half: bool, executor: str, tmp_path: Path) -> None:
-    items = [tmp_path / f"{number}.png" for number in range(4)]
-    for item in items:
-        Image.new("RGB", (16, 16), (128, 128, 128)).save(item)
-
-    def made() -> Any:
-        sets = Datasets(items, [[cls.create], [number_of]], splits=[[], [0, 1, 2, 3]])  # type: ignore[attr-defined]
-        tfms = [IntToFloatTensor(), Normalize.from_stats(*stats, cuda=False)]
-        return TfmdDL(sets.valid, bs=4, num_workers=0, after_item=[ToTensor()], after_batch=tfms)
-
-    dl = fastload.accelerate(made(), executor=executor)
-    assert 1 == assert_same_batches(made(), dl)
-    ((x, _),) = list(dl)
-    x = torch.as_tensor(x.half() if half else x).double()
-    expected = torch.tensor([(128 / 255 - mean) / std for mean, std in zip(*stats, strict=True)], dtype=torch.double)
-    assert (1 if (cls, len(stats[0])) == (PILImageBW, 1) else 3) == x.shape[1]
-    assert torch.allclose(expected[None, :, None, None].expand_as(x), x, rtol=0, atol=1e-3 if half else 1e-6)
-
-
-# Inputs.
-
-
-def inputs(path: Path) -> dict[str, Any]:
-    """One picture in every form that fastai's test_dl takes."""
-    opened = Image.open(path).convert("RGB")
-    array = np.asarray(opened)
-    return {
-        "path": path,
-        "str": str(path),
-        "Pillow": opened,
-        "PILImage": PILImage.create(path),
-        "bytes": path.read_bytes(),
-        "array": array,
-        "tensor": torch.tensor(array),
-        "RGBA": opened.convert("RGBA"),
-        "L": opened.convert("L"),
-    }
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of two classes, 16 by 16 pixels of noise."""
-    folder = tmp_path_factory.mktemp("tiny") / "set"
-    for number in range(8):
-        item = folder / ("train", "valid")[number % 2] / ("cat", "dog")[number // 4] / f"{number}.png"
-        item.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(item)
-    return folder
-
-
-FORMS = ["path", "str", "Pillow", "PILImage", "bytes", "array", "tensor", "RGBA", "L"]
-
-
-@pytest.mark.parametrize("executor", ["auto", *EXECUTORS])
-@pytest.mark.parametrize("form", FORMS)
-def test_r40_every_form_of_input_gives_stocks_batch(form: str, executor: str, tiny: Path) -> None:
-    item = inputs(tiny / "valid" / "cat" / "1.png")[form]
-    expected = folder_loaders(stock, tiny).test_dl([item]).one_batch()
-    actual = folder_loaders(fast, tiny, executor=executor).test_dl([item]).one_batch()
-    assert 1 == assert_same_batches([expected], [actual])
-    assert (1, {"RGBA": 4, "L": 1}.get(form, 3), 16, 16) == tuple(actual[0].shape)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_r40_predict_takes_every_form_of_input(form: str, tiny: Path) -> None:
-    item = inputs(tiny / "valid" / "cat" / "1.png")[form]
-    (wanted, _, _), (found, _, _) = (
-        (label, y, torch.as_tensor(p)) for label, y, p in map(predicted, (stock, fast), (tiny,) * 2, (item,) * 2)
-    )
-    assert wanted == found
-
-
-def predicted(fastai: ModuleType, path: Path, item: Any) -> Any:
-    learn = learner(folder_loaders(fastai, path), TwoClasses())
-    with learn.no_bar(), learn.no_logging():
-        return learn.predict(item)
-
-
-class TwoClasses(MeanColour):
-    """Scores two classes by mean brightness."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean = torch.as_tensor(x).mean((1, 2, 3)) * self.scale
-        return torch.stack([mean, 1 - mean], 1)
-
-
 # All of them.
+
+FILES = ("test_reports.py", "test_reports_errors.py", "test_reports_processes.py")
 
 
 @needs_shared
 def test_every_row_on_loading_has_a_test() -> None:
     kinds = ("count/order", "ddp", "randomness", "errors", "process", "parity", "api")
     rows = {row["id"].lower() for row in json.loads((CASES / "reports.json").read_text()) if row["kind"] in kinds}
-    text = "".join((Path(__file__).parent / name).read_text() for name in ("test_reports.py", "test_processes.py"))
+    text = "".join((Path(__file__).parent / name).read_text() for name in FILES)
     assert set() == {row for row in rows if f"def test_{row}_" not in text}

@@ -50,12 +50,14 @@ class Pool:
         self._tasks: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._ready = threading.Condition()
-        self._init = init
+        self._init, self._begun = init, threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"fastload-{k}", daemon=True) for k in range(threads)
         ]
         for thread in self._threads:
             thread.start()
+        for _ in self._threads if init is not None else ():
+            self._begun.acquire()  # init puts the global generators back: not while the consumer draws from them
 
     @property
     def alive(self) -> bool:
@@ -69,15 +71,18 @@ class Pool:
                 heapq.heappush(self._tasks, (urgency, next(self._order), task))
             self._ready.notify(len(tasks))
 
-    def close(self) -> None:
-        """Drop queued tasks, end the threads once their present image is done; twice is harmless."""
+    def close(self, wait: bool = True) -> None:
+        """Drop queued tasks, end the threads once their present image is done; twice is harmless.
+
+        `wait` False leaves a thread that hangs in its image alone: it is a daemon, and ends if ever it comes back.
+        """
         if not self.alive:
             return
         with self._ready:
             self.closed = True
             self._tasks.clear()
             self._ready.notify_all()
-        for thread in self._threads:
+        for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 thread.join()
 
@@ -87,6 +92,8 @@ class Pool:
                 self._init(number)
         except BaseException as err:  # raised by the consumer at its next batch
             self.failed = err
+        finally:
+            self._begun.release()
         while (task := self._next()) is not None:
             task()
 
@@ -165,6 +172,8 @@ class _Run:
 
     def next_job(self, batches: Iterator[Batch]) -> Tidy | None:
         """Open jobs up to the bounds, then give the oldest; a fault of the batch iterator is raised in its place."""
+        if self.pool.pid != os.getpid():  # before any lock: a thread may have held it as the process was forked
+            raise ForkedIterator(_FORKED.format(self.pool.pid, os.getpid()))
         while not self.ended and self._room():
             try:
                 batch = next(batches)
@@ -222,6 +231,7 @@ class _Run:
             if not self.pool.alive:
                 raise ForkedIterator(_FORKED.format(self.pool.pid, os.getpid()))
             if end is not None and time.monotonic() >= end:
+                self.pool.close(wait=False)  # a read that hangs would hang the consumer too
                 raise LoaderTimeout(_LATE.format(job.batch.number, self.options.timeout_s))
         if self.pool.failed is not None:
             raise self.pool.failed
