@@ -49,6 +49,46 @@ struct Segments {
     }
 };
 
+// Which tables the file itself defines. A decompressor that is used again still holds those of the last image, so a file that
+// lacks one must not reach it.
+struct Tables {
+    unsigned quantisation = 0, huffman[2] = {0, 0};  // bits by table number; Huffman: 0 DC, 1 AC
+
+    bool read_quantisation(const uint8_t* p, int length) {
+        while (length > 0) {
+            const int need = 1 + (p[0] >> 4 ? 128 : 64);
+            if (p[0] >> 4 > 1 || (p[0] & 15) > 3 || length < need) return false;
+            quantisation |= 1u << (p[0] & 15);
+            p += need;
+            length -= need;
+        }
+        return true;
+    }
+
+    bool read_huffman(const uint8_t* p, int length) {
+        while (length > 0) {
+            if (length < 17 || p[0] >> 4 > 1 || (p[0] & 15) > 3) return false;
+            int need = 17;
+            for (int i = 1; i <= 16; i++) need += p[i];
+            if (need > 17 + 256 || length < need) return false;
+            huffman[p[0] >> 4] |= 1u << (p[0] & 15);
+            p += need;
+            length -= need;
+        }
+        return true;
+    }
+
+    // Whether a scan header (one component after the other: id, table numbers) and the frame name defined tables only.
+    bool cover(const uint8_t* scan, const Header& h) const {
+        for (int c = 0; c < h.components; c++) {
+            const int dc = scan[2 + 2 * c] >> 4, ac = scan[2 + 2 * c] & 15, q = h.quantisation[c];
+            if (dc > 3 || ac > 3 || q > 3) return false;
+            if (!(huffman[0] >> dc & 1) || !(huffman[1] >> ac & 1) || !(quantisation >> q & 1)) return false;
+        }
+        return true;
+    }
+};
+
 bool read_frame(const uint8_t* body, int length, Header& h) {
     if (length < 6 || body[0] != 8) return false;
     h.height = be16(body + 1);
@@ -61,6 +101,7 @@ bool read_frame(const uint8_t* body, int length, Header& h) {
         if (hs < 1 || hs > 4 || vs < 1 || vs > 4) return false;
         if (hs > h.max_h) h.max_h = hs;
         if (vs > h.max_v) h.max_v = vs;
+        h.quantisation[c] = body[8 + 3 * c];
     }
     return true;
 }
@@ -71,6 +112,7 @@ Header scan_jpeg(const uint8_t* data, size_t size) {
     if (size < 4 || data[0] != 0xFF || data[1] != 0xD8) return refuse("no JPEG");
     Header h;
     Segments segments;
+    Tables tables;
     size_t at = 2;
     while (true) {
         if (at + 4 > size) return refuse("truncated header");
@@ -84,6 +126,7 @@ Header scan_jpeg(const uint8_t* data, size_t size) {
         if (marker == 0xDA) {
             if (h.components == 0 || length != 4 + 2 * h.components || body[0] != h.components) return refuse("several scans");
             if (body[length - 3] != 0 || body[length - 2] != 63 || body[length - 1] != 0) return refuse("progressive scan");
+            if (!tables.cover(body, h)) return refuse("a table is missing");
             if (segments.exif && !segments.density) h.ask_pillow = true;
             return whole(data + at, data + size) ? h : refuse("damaged or incomplete scan");
         }
@@ -92,6 +135,10 @@ Header scan_jpeg(const uint8_t* data, size_t size) {
             if (h.components != 0 || !read_frame(body, length, h)) return refuse("odd frame");
         } else if (marker == 0xC8 || marker == 0xCC || marker == 0xDC || marker == 0xDE || marker == 0xDF || marker >= 0xF0) {
             if (marker != 0xFE) return refuse("odd marker");
+        } else if (marker == 0xDB) {
+            if (!tables.read_quantisation(body, length)) return refuse("odd quantisation table");
+        } else if (marker == 0xC4) {
+            if (!tables.read_huffman(body, length)) return refuse("odd Huffman table");
         } else if (const char* why = segments.see(marker, body, length, h)) {
             return refuse(why);
         }

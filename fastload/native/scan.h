@@ -8,6 +8,7 @@ namespace fastload {
 struct Header {
     int width = 0, height = 0, components = 0;
     int max_h = 1, max_v = 1;           // largest sampling factors
+    int quantisation[3] = {0, 0, 0};    // table numbers of the components
     bool ask_pillow = false;            // it has segments that Pillow's header reader may raise on: let it read them first
     const char* refused = nullptr;      // why this file is Pillow's, or nullptr
 };
