@@ -1,9 +1,10 @@
 """The random numbers of a Plan, drawn in fastai's own order by virtual workers.
 
-Stock fastai runs batch b in worker process b % num_workers (until skipped items leave one without work), whose Python generator was seeded with base_seed + worker id, and
-draws inside each transform as the item passes through. `Drawer` draws the same numbers in the same order without the
-processes. With num_workers=0 stock draws from the global generator between the user's own draws; there draws run ahead on a
-copy, which is adopted at hand-over if nobody touched the global generator meanwhile, else the batch is drawn again.
+Stock fastai runs batch b in worker process b % num_workers (until skipped items leave one without work), whose Python
+generator was seeded with base_seed + worker id, and draws inside each transform as the item passes through. `Drawer` draws
+the same numbers in the same order without the processes. With num_workers=0 stock draws from the global generator between the
+user's own draws; there draws run ahead on a copy, which is adopted at hand-over if nobody touched the global generator
+meanwhile, else the batch is drawn again.
 
 A sample's draws are one entry per operation: what stock's `before_call` would have stored on the transform.
 Formulas: fastai 2.8 vision/augment.py, the `before_call` of each class.

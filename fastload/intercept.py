@@ -30,9 +30,12 @@ class _Everywhere:
         """What is attached to a loader while `enable()` is open, else None."""
         if not self.stack:
             return None
-        if dl not in self.known:
-            self.known[dl] = Attached(self.stack[-1])
-        return self.known[dl]
+        attached, settings = self.known.get(dl), self.stack[-1]
+        if attached is None:
+            attached = self.known[dl] = Attached(settings)
+        elif attached.settings is not settings:
+            attached = self.known[dl] = Attached(settings, attached.told, attached.skipped)
+        return attached
 
 
 _EVERYWHERE = _Everywhere()

@@ -12,7 +12,7 @@ import itertools
 import logging
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from fastload.errors import EmptyBatch, StateError
 from fastload.executors import Batch, Finished, Options, executors
 from fastload.executors.threads import Pool
 from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
-from fastload.order import virtual_batches
+from fastload.order import Whole, virtual_batches
 from fastload.settings import Settings
 from fastload.source import Files, Ref
 from fastload.targets import Unplanned, label_reader, path_reader, pure
@@ -114,15 +114,21 @@ class Attached:
 
     def tell(self, reason: str) -> None:
         """Report once that a loader stays with stock, and why."""
-        if reason not in self.told:
-            self.told.add(reason)
-            log.warning("this loader stays with stock fastai: %s", reason)
+        self.say(f"this loader stays with stock fastai: {reason}")
+
+    def say(self, text: str) -> None:
+        """Log a line once."""
+        if text not in self.told:
+            self.told.add(text)
+            log.warning("%s", text)
 
 
 def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
     """The batches of one epoch of `fake_l.d`, before after_batch."""
     inner = inner_loader(fake_l.d)
     compiled = _compiled(inner, attached)
+    if inner.n is not None and inner.bs and inner.drop_last and inner.n < inner.bs:
+        attached.say(f"this loader gives no batch: it drops a last batch below bs={inner.bs}, and has {inner.n} items")
     epoch = _Epoch(fake_l, inner, attached, stock)
     try:
         if isinstance(compiled, Refused):
@@ -187,21 +193,20 @@ class _Epoch:
 
     def _inline(self, samples: int) -> Iterator[Any]:
         """What stock's single-process iterator does, from the index after `samples` on."""
-        for batch in self.outer.create_batches(self._counted(itertools.islice(self.outer.sample(), samples, None))):
+        for batch in Whole(self.outer, samples, self._taken):
             yield _pinned(batch) if self.fake_l.pin_memory else batch
 
-    def _counted(self, indices: Iterable[Any]) -> Iterator[Any]:
-        for index in indices:
-            self.progress.samples += 1
-            yield index
+    def _taken(self) -> None:
+        self.progress.samples += 1
 
     def _processes(self, skip: int, seed_state: bytes) -> Iterator[Any]:
         """Stock's worker processes with the base seed of this epoch; the first `skip` batches are made and dropped."""
-        self.fake_l.generator = seeded(seed_state)
+        self.fake_l.generator, self.fake_l.dataset = seeded(seed_state), Whole(self.outer)
         try:
             batches = iter(self.stock(self.fake_l))
         finally:
             del self.fake_l.generator
+            self.fake_l.dataset = self.fake_l
         return itertools.islice(batches, skip, None)
 
     # plan --------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def _same_part(expected: Any, actual: Any, where: str) -> None:
         raise MismatchError(f"{where}: expected strides {expected.stride()}, found {actual.stride()}")
     if not torch.equal(expected, actual):
         away = (expected.double() - actual.double()).abs()
-        raise MismatchError(f"{where}: {int((away > 0).sum())} of {away.numel()} values differ, at most by {float(away.max()):g}")
+        raise MismatchError(f"{where}: {int((away > 0).sum())} of {away.numel()} differ, at most by {float(away.max()):g}")
     if repr(expected.__dict__) != repr(actual.__dict__):
         raise MismatchError(f"{where}: expected metadata {expected.__dict__!r}, found {actual.__dict__!r}")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -482,9 +480,3 @@ def test_an_init_that_fails_is_raised_to_the_consumer(module: ModuleType) -> Non
     plan = PLANS["resize"]
     with pytest.raises(LookupError, match="thread"):
         list(run(opened(module, plan, init=init), plan))
-
-
-def test_an_executor_needs_no_fastai() -> None:
-    names = [module.__name__ for module in executors().values()]
-    code = f"import importlib, sys; [importlib.import_module(n) for n in {names!r}]; sys.exit('fastai' in sys.modules)"
-    assert 0 == subprocess.run([sys.executable, "-c", code], timeout=100).returncode

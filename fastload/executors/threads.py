@@ -232,6 +232,7 @@ class _Run:
                 self.pool.close(wait=False)  # a read that hangs would hang the consumer too
                 raise LoaderTimeout(_LATE.format(job.batch.number, self.options.timeout_s))
         if self.pool.failed is not None:
+            self.pool.close()  # the error holds the consumer's frames: threads that hold the error would keep the loader alive
             raise self.pool.failed
 
     # pool threads ------------------------------------------------------------------------------------------------------
