@@ -24,6 +24,7 @@ __all__ = ["Drawer", "Sample", "draw_sample", "ratio_size", "rng_after_words", "
 
 Sample = tuple[Any, ...]
 _BLOCK = 624  # 32-bit words in one block of the Mersenne Twister
+_LEAP = 1 << 20  # words drawn at once: getrandbits takes no more than 2**31 bits
 
 
 def draw_sample(plan: Plan, rng: Any, size: Size | None) -> Sample:
@@ -188,8 +189,8 @@ def rng_after_words(seed: int, words: int) -> random.Random:
     True
     """
     rng = random.Random(seed)
-    if words:
-        rng.getrandbits(32 * words)
+    for start in range(0, words, _LEAP):
+        rng.getrandbits(32 * min(_LEAP, words - start))
     return rng
 
 

@@ -76,8 +76,8 @@ def _stream(runs: _Runs, worker: int, bs: int, fetch: Callable[[Any], Any]) -> I
 class Whole:
     """Stock's own batches of a loader, which never end early without a word.
 
-    In stock a StopIteration that an item transform raises looks like the end of the epoch. Iterated in this process or, as a data
-    set with stock's name `d` for its loader, in a worker. `skip` indices are left out; `taken` is called for each one used.
+    In stock a StopIteration that an item transform raises looks like the end of the epoch. Iterated in this process or, as a
+    data set with stock's name `d` for its loader, in a worker. `skip` indices are left out; `taken` is called for each used.
     """
 
     def __init__(self, d: Any, skip: int = 0, taken: Callable[[], None] | None = None) -> None:

@@ -36,7 +36,7 @@ class Settings:
 
     threads: int | None = None
     executor: str = "auto"
-    prefetch_factor: int = 2
+    prefetch_factor: int | None = 2
     worker_init_fn: Callable[[int], None] | None = None
     bad_images: str = "raise"
     rank_seeds: bool = False
@@ -54,10 +54,13 @@ class Settings:
         _choice("executor", self.executor, ("auto", "serial", "threads", "stock"))
         _choice("bad_images", self.bad_images, ("raise", "skip"))
         _whole("threads", self.threads, 1, none=True)
-        _whole("prefetch_factor", self.prefetch_factor, 1)
+        _whole("prefetch_factor", self.prefetch_factor, 1, none=True)
         _whole("ram_bytes", self.ram_bytes, 1)
-        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
-            raise SettingsError(f"worker_init_fn={self.worker_init_fn!r} is not callable; give a function of the thread number")
+        for name in ("worker_init_fn", "hook"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise SettingsError(f"{name}={value!r} is not callable; give a function, or None")
+        if not isinstance(self.rank_seeds, bool):
+            raise SettingsError(f"rank_seeds={self.rank_seeds!r} must be True or False")
         for name in RESERVED:
             default = getattr(type(self), name)
             if getattr(self, name) != default:

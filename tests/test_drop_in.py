@@ -137,12 +137,11 @@ def test_random_item_transforms_draw_what_stocks_workers_draw(pictures: Pictures
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [None, augmented], ids=["plain", "augmented"])
+@pytest.mark.parametrize(("workers", "batch"), [(0, augmented), (1, None), (2, None), (3, augmented)])
 @pytest.mark.parametrize("which", [TRAIN, VALID], ids=["train", "valid"])
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ITEM_TFMS)
 def test_every_item_transform_with_every_worker_count_and_executor(
-    pictures: Pictures, name: str, workers: int, which: int, batch: Any
+    pictures: Pictures, name: str, which: int, workers: int, batch: Any
 ) -> None:
     assert_as_stock(folder(pictures, ITEM_TFMS[name], workers, batch, bs=3), which)
 
@@ -467,11 +466,20 @@ def paths_as_strings(p: Pictures) -> Any:
     return block(p, (fv.ImageBlock, fv.CategoryBlock), get_x=lambda f: str(f), get_y=lambda f: Path(f).parent.name)
 
 
+def several_in_a_dict(p: Pictures) -> Any:
+    return block(p, (fv.ImageBlock, fv.TransformBlock), get_y=lambda f: {"number": int(f.stem[-2:]), "row": torch.ones(2)})
+
+
+def names(p: Pictures) -> Any:
+    return block(p, (fv.ImageBlock, fv.TransformBlock), get_y=lambda f: f.stem)
+
+
 TARGETS = (
     *(regex_name, regex_path, name_func, path_func, from_csv, from_csv_with_valid_column, from_lists, from_lists_of_numbers),
     *(multi_category, one_hot_columns, regression, regression_of_two, segmentation, masks_without_codes),
     *(points, points_as_lists, boxes, image_to_image, image_to_another_image, gray_images, gray_to_colour),
     *(two_images_and_a_category, category_between_images, image_alone, category_and_regression, paths_as_strings),
+    *(several_in_a_dict, names),
 )
 COMMON: dict[str, Any] = {}
 
@@ -552,12 +560,15 @@ def test_augmented_targets_are_stocks(pictures: Pictures, kind: Any) -> None:
     assert_as_stock(make, ways=(THREE_THREADS,))
 
 
+# Each pair once; the workers take turns, so that each target and each transform meets every number of them.
+PAIRS = [(k, n, (i + j) % 4) for i, k in enumerate(TARGETS) for j, n in enumerate(ITEM_TFMS) if not impossible(k, n)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in TARGETS for n in ITEM_TFMS if not impossible(k, n)])
+@pytest.mark.parametrize(("kind", "name", "workers"), PAIRS)
 def test_every_target_with_every_item_transform(pictures: Pictures, kind: Any, name: str, workers: int) -> None:
     for which in (TRAIN, VALID):
-        assert_as_stock(target(kind, pictures, ITEM_TFMS[name], workers), which, ways=(THREE_THREADS,))
+        assert_as_stock(target(kind, pictures, ITEM_TFMS[name], workers), which, ways=(THREE_THREADS,), epochs=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -732,6 +743,7 @@ UNKNOWN = {
     "rand_transform": (lambda: [fv.Resize(24), Darken(p=0.5)], "item transform Darken is not one"),
     "albumentations": (lambda: [fv.Resize(24), Albumentations(rolled)], "item transform Albumentations is not one"),
     "own_before_call": (lambda: [fv.Resize(24), own_before_call()], "FlipItem carries its own before_call"),
+    "own_do": (lambda: [fv.Resize(24), never()], "RandomCrop carries its own do"),
     "own_encodes": (lambda: [own_encodes(), fv.Resize(24)], "is not one that fastload knows"),
 }
 
@@ -740,6 +752,12 @@ def own_before_call() -> Any:
     flip = fv.FlipItem()
     flip.before_call = lambda b, split_idx: setattr(flip, "do", True)
     return flip
+
+
+def never() -> Any:
+    crop = fv.RandomCrop(20)
+    crop.do = False
+    return crop
 
 
 def own_encodes() -> Any:
@@ -752,6 +770,16 @@ def test_an_unknown_item_transform_stays_with_stock_and_is_reported_once(picture
     item, reason = UNKNOWN[name]
     for which in (TRAIN, VALID) if workers == 0 else (TRAIN,):
         assert_as_stock(folder(pictures, item, workers), which, ways=(THREE_THREADS,), stays=reason)
+
+
+@pytest.mark.parametrize("late", [lambda: fv.Resize(24), lambda: fv.FlipItem(1.0)], ids=["resize", "flip"])
+def test_an_item_transform_moved_behind_to_tensor_stays_with_stock(even_pictures: Pictures, late: Any) -> None:
+    def item() -> list[Any]:
+        tfm = late()
+        tfm.order = 9
+        return [tfm]
+
+    assert_as_stock(folder(even_pictures, item), ways=(SERIAL,), stays="comes after ToTensor")
 
 
 def test_loaders_made_by_new_do_not_report_again(pictures: Pictures) -> None:

@@ -27,7 +27,6 @@ from sidebyside import (
     assert_as_stock,
     assert_same_run,
     built,
-    fast_run,
     generator_states,
     seed_all,
     stock_only,
@@ -513,10 +512,14 @@ def test_fastload_off_in_the_environment_is_heeded_at_once(pictures: Pictures, m
         list(dls.train)
 
 
-def test_executor_stock_is_stock(pictures: Pictures) -> None:
+def test_executor_stock_is_stock_and_says_nothing(pictures: Pictures) -> None:
+    stages: Counter[str] = Counter()
     make = lambda: loaders(stock_vision, pictures, 2)  # noqa: E731
-    expected = stock_run(make)
-    assert_same_run(expected, fast_run(make, stays="executor='stock' was asked for", way={"executor": "stock"}))
+    dl = fastload.accelerate(built(make, 0), executor="stock", hook=lambda stage, *_: stages.update([stage]))
+    with warned() as lines:
+        assert_same_run(stock_run(make), watch(dl))
+    assert ([], {}) == (lines, stages)
+    assert "executor='stock' was asked for" in str(fastload.explain(dl))
 
 
 # The import swap.

@@ -225,6 +225,25 @@ def test_saving_changes_nothing(pictures: Pictures) -> None:
         assert_same_run(plain, watch(dl, visit=saving))
 
 
+def test_saving_does_not_call_a_before_iter_of_the_users_own(pictures: Pictures) -> None:
+    dl = fastload.accelerate(built(lambda: folder(pictures, 0, before_iter=random.random), 0))
+    seed_all(7)
+    for _ in dl:
+        before = generator_states(dl)
+        dl.state_dict()
+        assert before == generator_states(dl)
+
+
+def test_items_that_are_objects_are_known_again(pictures: Pictures) -> None:
+    def make() -> Any:
+        images = [fv.PILImage.create(f) for f in pictures.files]
+        dblock = fv.DataBlock((fv.ImageBlock, fv.RegressionBlock), get_y=lambda _: 1.0, item_tfms=fv.RandomResizedCrop(24))
+        return fastload.accelerate(dblock.dataloaders(images, bs=4, num_workers=0, device="cpu")).train
+
+    state, expected = interrupted(built(make), 2)
+    assert_same_run(expected, resumed(built(make), state))
+
+
 @pytest.mark.parametrize("kind", ["augmented", "stock"])
 def test_a_state_is_small_json_even_with_sixteen_workers(pictures: Pictures, kind: str) -> None:
     dl = accelerated(pictures, kind, 16 if kind == "augmented" else 2)

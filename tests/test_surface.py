@@ -21,7 +21,6 @@ from sidebyside import built, seed_all, stock_only
 import fastload
 from fastload import vision as fast_vision
 from fastload.intercept import attached_to
-from fastload.wrap import detach
 
 # Everything the running library reads of a loader, but iteration itself.
 VALUES = (
@@ -293,12 +292,6 @@ def test_twin_classes_are_made_once(pictures: Pictures) -> None:
     cls = type(dls.train)
     assert cls is type(fastload.accelerate(fastload.accelerate(dls, threads=2)).train)
     assert (cls.__bases__[1], TfmdDL.__doc__) == (TfmdDL, cls.__doc__)
-
-
-def test_detach_gives_the_stock_class_back(pictures: Pictures) -> None:
-    dl = accelerated(pictures).train
-    assert dl is detach(dl) is detach(dl)
-    assert (TfmdDL, None, False) == (type(dl), attached_to(dl), "_fl" in dl.__dict__)
 
 
 def test_accelerate_returns_what_it_was_given(pictures: Pictures) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from fastload.draws import Drawer, Sample
 from fastload.ops import Size
 from fastload.plan import Plan
-from fastload.source import Ref, Source
+from fastload.source import Ref
 
 __all__ = ["Batch", "Executor", "Finished", "Hook", "Options", "executors"]
 
@@ -92,11 +92,6 @@ def executors() -> dict[str, ModuleType]:
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     return {module.NAME: module for module in modules}
-
-
-def sizes_of(sources: Sequence[Source], refs: Sequence[Ref]) -> list[Size | None]:
-    """What the sources know of the sizes of one sample's images without reading them."""
-    return [source.size(ref) for source, ref in zip(sources, refs, strict=True)]
 
 
 def refuses_needing(plan: Plan, sources: int) -> str | None:
