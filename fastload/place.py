@@ -67,7 +67,7 @@ def _plan(dl: Any) -> str:
 
 @contextmanager
 def _split_known(dl: Any) -> Iterator[None]:
-    """The pipelines know the data set's split meanwhile, as in an epoch; a user's own before_iter, which may draw, isn't called."""
+    """The pipelines know the data set's split meanwhile, as in an epoch; a user's own before_iter may draw: it isn't called."""
     from fastai.data.core import TfmdDL
     from fasttransform import Pipeline
 
