@@ -11,12 +11,13 @@ Answers, with machine and versions: benchmarks/results/bench_swap*.json.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from fastload.bench import bench
+from fastload.bench import PARTS, bench
 from fastload.recipes import Target
 
 REPEATS = 4
@@ -28,10 +29,16 @@ def get_dls() -> Any:
 
     folder = Path(os.environ["BENCH_DATA"])
     files = sorted(get_image_files(folder)) * REPEATS
-    labels = [f.name[:5] for f in files]
     workers = int(os.environ["BENCH_WORKERS"])
     return ImageDataLoaders.from_lists(
-        folder, files, labels, valid_pct=0.1, seed=1, item_tfms=RandomResizedCrop(224), bs=64, num_workers=workers
+        folder,
+        files,
+        ["photo"] * len(files),
+        valid_pct=0.1,
+        seed=1,
+        item_tfms=RandomResizedCrop(224),
+        bs=64,
+        num_workers=workers,
     )
 
 
@@ -41,14 +48,29 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--num-workers", type=int, default=2)
+    parser.add_argument("--part", choices=("both", *PARTS), default="both")
     parser.add_argument("--json", type=Path, help="write the figures, machine and versions to a file")
     args = parser.parse_args()
     os.environ.update(BENCH_DATA=str(args.data.resolve()), BENCH_WORKERS=str(args.num_workers))
-    report = bench(Target(f"{Path(__file__).resolve()}:get_dls"), args.rounds, args.seconds, progress=_say)
+    target = Target(f"{Path(__file__).resolve()}:get_dls")
+    report = bench(target, args.rounds, args.seconds, PARTS if args.part == "both" else (args.part,), progress=_say)
     print(report)
     if args.json:
-        args.json.write_text(report.to_json() + "\n")
+        facts = {"question": __doc__.splitlines()[0], "data": _facts(args.data), "num_workers": args.num_workers}
+        found = {**facts, **json.loads(report.to_json()), "target": "benchmarks/bench_swap.py:get_dls"}
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0 if all(report.equal.values()) else 3
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What was read: number of files, their mean size in bytes and pixels, how often each is listed."""
+    from PIL import Image
+
+    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg"))
+    sizes = [Image.open(p).size for p in files]
+    width, height = (round(sum(side) / len(sizes)) for side in zip(*sizes, strict=True))
+    kilobytes = round(sum(p.stat().st_size for p in files) / len(files) / 1000)
+    return {"files": len(files), "mean_kB": kilobytes, "mean_pixels": f"{width}x{height}", "listed": REPEATS}
 
 
 def _say(done: int, total: int, what: str) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from fastload.errors import FastloadError
 
 if TYPE_CHECKING:
-    from fastload.front import accelerate, enable, explain
+    from fastload.front import accelerate, counters, enable, explain
 
-__all__ = ["FastloadError", "__version__", "accelerate", "enable", "explain"]
+__all__ = ["FastloadError", "__version__", "accelerate", "counters", "enable", "explain"]
 
 __version__ = "0.1.0"
 
-_HOME = {"accelerate": "fastload.front", "enable": "fastload.front", "explain": "fastload.front"}
+_HOME = dict.fromkeys(("accelerate", "counters", "enable", "explain"), "fastload.front")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ SAMPLE_EVERY_S = 0.2
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Open the target, check its first batches, then iterate the training loader for about `seconds`."""
-    dls = _loaders(job)
-    checked = _checked(dls)
-    peak = _Peak()
-    with peak:
-        timed = _timed(dls.train, float(job["seconds"]))
+    with redirect_stdout(sys.stderr):  # stdout is for the result, whatever the target prints
+        dls = _loaders(job)
+        checked = _checked(dls)
+        with (peak := _Peak()):
+            timed = _timed(dls.train, float(job["seconds"]))
     return {**timed, "digest": checked, "peak_mib": peak.mib, "note": _note(dls, job)}
 
 
@@ -82,15 +83,25 @@ def _timed(dl: Any, seconds: float) -> dict[str, float]:
     while True:
         before = images
         for batch in dl:
+            _synchronize()
             first = first or time.perf_counter() - start
             images += len(batch[0]) if isinstance(batch, list | tuple) else len(batch)
         if images == before:
             sys.exit("the training loader gave no batch: it holds fewer images than one batch")
         if time.perf_counter() - start >= seconds:
             break
+    _synchronize()
     wall = time.perf_counter() - start
     cpu = _cpu_s() - cpu
     return {"images_per_s": images / wall, "cpu_ms_per_image": 1e3 * cpu / images, "first_batch_s": first}
+
+
+def _synchronize() -> None:
+    """Wait for the GPU, where there is one: batch transforms there return before they are done."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _cpu_s() -> float:

@@ -71,6 +71,8 @@ def _compile(dl: Any) -> Compiled | Refused:
         op, reason = recognise(tfm, split, any(e.mask for e in elements))
         if reason is not None:
             reasons.append(reason)
+        elif op is not None and any(_is(before, "ToTensor") for before, _ in steps):
+            reasons.append(f"{_name(tfm)} comes after ToTensor, where it meets tensors")
         steps.append((tfm, None if op is None else len(ops)))
         ops += [] if op is None else [op]
     if not any(_is(tfm, "ToTensor") for tfm in dl.after_item.fs):
@@ -136,7 +138,8 @@ def recognise(tfm: Any, split: int | None, masks: bool = False) -> tuple[Op | No
     name = type(tfm).__name__
     if not _is(tfm, name):
         return None, f"item transform {_name(tfm)} is not one that fastload knows"
-    own = {"encodes", "before_call", "__call__"} & set(tfm.__dict__)
+    states = {"do"} if name in ("FlipItem", "DihedralItem") else set()  # what these two set at each call
+    own = {"encodes", "before_call", "__call__", "do"} & set(tfm.__dict__) - states
     if own:
         return None, f"this {name} carries its own {', '.join(sorted(own))}"
     if name in _PASSIVE:

@@ -1,9 +1,10 @@
 """The random numbers of a Plan, drawn in fastai's own order by virtual workers.
 
-Stock fastai runs batch b in worker process b % num_workers (until skipped items leave one without work), whose Python generator was seeded with base_seed + worker id, and
-draws inside each transform as the item passes through. `Drawer` draws the same numbers in the same order without the
-processes. With num_workers=0 stock draws from the global generator between the user's own draws; there draws run ahead on a
-copy, which is adopted at hand-over if nobody touched the global generator meanwhile, else the batch is drawn again.
+Stock fastai runs batch b in worker process b % num_workers (until skipped items leave one without work), whose Python
+generator was seeded with base_seed + worker id, and draws inside each transform as the item passes through. `Drawer` draws
+the same numbers in the same order without the processes. With num_workers=0 stock draws from the global generator between the
+user's own draws; there draws run ahead on a copy, which is adopted at hand-over if nobody touched the global generator
+meanwhile, else the batch is drawn again.
 
 A sample's draws are one entry per operation: what stock's `before_call` would have stored on the transform.
 Formulas: fastai 2.8 vision/augment.py, the `before_call` of each class.
@@ -23,6 +24,7 @@ __all__ = ["Drawer", "Sample", "draw_sample", "ratio_size", "rng_after_words", "
 
 Sample = tuple[Any, ...]
 _BLOCK = 624  # 32-bit words in one block of the Mersenne Twister
+_LEAP = 1 << 20  # words drawn at once: getrandbits takes no more than 2**31 bits
 
 
 def draw_sample(plan: Plan, rng: Any, size: Size | None) -> Sample:
@@ -187,8 +189,8 @@ def rng_after_words(seed: int, words: int) -> random.Random:
     True
     """
     rng = random.Random(seed)
-    if words:
-        rng.getrandbits(32 * words)
+    for start in range(0, words, _LEAP):
+        rng.getrandbits(32 * min(_LEAP, words - start))
     return rng
 
 

@@ -6,8 +6,11 @@ from typing import Any
 
 from fastload import machine
 from fastload.bridge import Compiled, Refused, compile_loader
+from fastload.executors import Options, automatic
 from fastload.intercept import attached_to
 from fastload.loader import inner_loader
+from fastload.ops import Op
+from fastload.plan import draws
 from fastload.report import Section
 from fastload.settings import Settings
 
@@ -17,17 +20,22 @@ __all__ = ["explain_loader"]
 def explain_loader(dl: Any, name: str) -> Section:
     """One section for one loader."""
     inner = inner_loader(dl)
-    split = (inner.before_iter(), inner.after_item.split_idx)[1]
+    inner.before_iter()
     attached = attached_to(inner)
     settings = attached.settings if attached is not None else None
     reasons = _reasons(settings)
-    compiled = compile_loader(inner)
+    if attached is not None and attached.stays is not None:
+        reasons += (f"in the last epoch an item showed that {attached.stays}",)
+    compiled = compile_loader(inner) if hasattr(inner.after_item, "fs") else Refused(("it is no TfmdDL with pipelines",))
     if isinstance(compiled, Refused):
         reasons += compiled.reasons
+    split = getattr(inner.after_item, "split_idx", None)
     data = {"accelerated": not reasons, "reasons": reasons, "split_idx": split, "pillow": pillow()}
     if reasons or isinstance(compiled, Refused):
         return Section(name, (), ("stock fastai does everything, because:", *(f"- {r}" for r in reasons)), data)
-    rows, lines = _rows(compiled, inner), _lines(settings or Settings(), inner)
+    chosen = settings or Settings()
+    rows, lines = _rows(compiled, chosen), _lines(chosen, inner)
+    lines = (*lines, *filter(None, [_executor(compiled, chosen)[1]]))
     data |= {"plan": compiled.plan.fingerprint(), "rows": rows, "settings": lines}
     return Section(name, rows, lines, data)
 
@@ -42,17 +50,27 @@ def _reasons(settings: Settings | None) -> tuple[str, ...]:
     return ()
 
 
-def _rows(compiled: Compiled, inner: Any) -> tuple[tuple[str, ...], ...]:
-    plan = compiled.plan
-    rows = [("open image, decode", "fastload threads", f"Pillow, mode {e.mode}") for e in plan.elements]
-    for op in plan.ops:
-        what = repr(op)
-        why = "drawn in stock's order" if op.applies else "not applied on this split; its random numbers are drawn"
-        rows.append((what, "fastload threads", why))
-    rows.append(("ToTensor, collate", "fastload threads", "each image straight into its row of the batch"))
+def _rows(compiled: Compiled, settings: Settings) -> tuple[tuple[str, ...], ...]:
+    plan, where = compiled.plan, f"fastload {_executor(compiled, settings)[0]}"
+    how = "libjpeg in one pass with the resize; Pillow where that is not exact" if where.endswith("native") else "Pillow"
+    rows = [("open image, decode", where, f"{'Pillow' if e.mask else how}, mode {e.mode}") for e in plan.elements]
+    rows += [(repr(op), where, _how(op)) for op in plan.ops]
+    rows.append(("ToTensor, collate", where, "each image straight into its row of the batch"))
     rows += [(chain, "fastai", "labels and targets, main thread") for chain in plan.targets]
     rows += [(name, "fastai", "batch transform, on the loader's device") for name in plan.batch_ops]
     return tuple(rows)
+
+
+def _executor(compiled: Compiled, settings: Settings) -> tuple[str, str]:
+    return automatic(compiled.plan, Options()) if settings.executor == "auto" else (settings.executor, "")
+
+
+def _how(op: Op) -> str:
+    if not op.applies:
+        return (
+            "not applied on this split; its random numbers are drawn as in stock" if draws(op) else "not applied on this split"
+        )
+    return "drawn in stock's order" if draws(op) else "draws nothing"
 
 
 def _lines(settings: Settings, inner: Any) -> tuple[str, ...]:

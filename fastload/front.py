@@ -1,4 +1,4 @@
-"""The three calls a user makes: accelerate a loader, enable fastload for a whole script, explain what runs where."""
+"""What a user calls: accelerate a loader, enable fastload for a whole script, explain what runs where, read the counters."""
 
 from __future__ import annotations
 
@@ -7,25 +7,46 @@ from typing import Any
 
 from fastload.errors import DataError
 from fastload.explaining import explain_loader
-from fastload.intercept import enabled, install
+from fastload.intercept import attached_to, switch_off, switch_on
 from fastload.loader import inner_loader
+from fastload.machine import switched_off
 from fastload.report import Report
 from fastload.settings import Settings
 from fastload.wrap import attach
 
-__all__ = ["accelerate", "enable", "explain"]
+__all__ = ["accelerate", "counters", "enable", "explain"]
 
 
 def accelerate(target: Any, **settings: Any) -> Any:
     """Let fastload run a DataLoaders, a single fastai loader, or a Learner's `dls`; returns the same object.
 
-    Keywords are those of `fastload.settings.Settings`, for instance `threads=4` or `bad_images="skip"`. Batches, labels and
-    random-number states stay stock's. Raises DataError for anything that is not a fastai loader, SettingsError for keywords.
+    Keywords are those of `fastload.settings.Settings`, for instance `threads=4` or `bad_images="skip"`, and fastai's own
+    num_workers, pin_memory, timeout and persistent_workers, which are set on the loaders. Batches, labels and random-number
+    states stay stock's. Under FASTLOAD=off nothing happens. Raises DataError for anything that is not a fastai loader,
+    SettingsError for keywords.
     """
+    fastais = {name: settings.pop(name) for name in _FASTAIS if name in settings}
     chosen = Settings().updated(settings)
     for dl in _loaders(target):
-        attach(inner_loader(dl), chosen)
+        if not switched_off():
+            attach(inner_loader(dl), chosen)
+        for name, value in fastais.items():
+            setattr(dl.fake_l, name, value)
+            if name in ("pin_memory", "timeout"):
+                setattr(dl, name, value)
     return target
+
+
+_FASTAIS = ("num_workers", "pin_memory", "timeout", "persistent_workers")
+
+
+def counters(target: Any) -> list[dict[str, Any]]:
+    """For each loader: per stage of its present or last epoch (images, nanoseconds summed over threads), and skipped images.
+
+    `{"stages": {"read": (n, ns), ...}, "skipped": {path: error}}`; empty for a loader that fastload does not run.
+    """
+    found = [attached_to(inner_loader(dl)) for dl in _loaders(target)]
+    return [{} if a is None else {"stages": a.progress.counts(), "skipped": dict(a.skipped)} for a in found]
 
 
 def enable(**settings: Any) -> AbstractContextManager[None]:
@@ -37,17 +58,14 @@ def enable(**settings: Any) -> AbstractContextManager[None]:
 
 
 class _Enabled(AbstractContextManager[None]):
-    """On from the moment it is made; leaving a `with` block turns it off again."""
+    """On from the moment it is made, whether or not it is kept; leaving a `with` block turns it off again."""
 
     def __init__(self, settings: Settings) -> None:
-        install()
-        self._open: AbstractContextManager[None] | None = enabled(settings)
-        self._open.__enter__()
+        self._settings = settings
+        switch_on(settings)
 
-    def __exit__(self, *exc: Any) -> None:
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened.__exit__(None, None, None)
+    def __exit__(self, *exc: object) -> None:
+        switch_off(self._settings)
 
 
 def explain(target: Any) -> Report:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from fastload import machine
 from fastload.loader import Attached, inner_loader, iterate
 from fastload.settings import Settings
 
-__all__ = ["attached_to", "enabled", "install"]
+__all__ = ["attached_to", "install", "switch_off", "switch_on"]
 
 
 class _Everywhere:
@@ -30,9 +29,12 @@ class _Everywhere:
         """What is attached to a loader while `enable()` is open, else None."""
         if not self.stack:
             return None
-        if dl not in self.known:
-            self.known[dl] = Attached(self.stack[-1])
-        return self.known[dl]
+        attached, settings = self.known.get(dl), self.stack[-1]
+        if attached is None:
+            attached = self.known[dl] = Attached(settings, guesses=True)
+        elif attached.settings is not settings:
+            attached = self.known[dl] = Attached(settings, attached.told, attached.skipped, guesses=True)
+        return attached
 
 
 _EVERYWHERE = _Everywhere()
@@ -75,12 +77,12 @@ def install() -> None:
         load._loaders = _Table(load._loaders)
 
 
-@contextmanager
-def enabled(settings: Settings) -> Iterator[None]:
-    """Run every fastai loader of this process by fastload until the block ends."""
+def switch_on(settings: Settings) -> None:
+    """Run every fastai loader of this process by fastload, until `switch_off` is called with the same object."""
     install()
     _EVERYWHERE.stack.append(settings)
-    try:
-        yield
-    finally:
-        _EVERYWHERE.stack.pop()
+
+
+def switch_off(settings: Settings) -> None:
+    """Take back one `switch_on`; whatever else is on stays on."""
+    _EVERYWHERE.stack[:] = [entry for entry in _EVERYWHERE.stack if entry is not settings]

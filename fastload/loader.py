@@ -23,13 +23,13 @@ from fastload import machine
 from fastload.bridge import Compiled, Refused, compile_loader
 from fastload.collate import assemble
 from fastload.draws import Drawer
-from fastload.errors import EmptyBatch, StateError
-from fastload.executors import Batch, Finished, Options, executors
+from fastload.errors import EmptyBatch, StateError, with_path
+from fastload.executors import Batch, Finished, Options, automatic, executors
 from fastload.executors.threads import Pool
 from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
-from fastload.order import virtual_batches
+from fastload.order import Whole, virtual_batches
 from fastload.settings import Settings
-from fastload.source import Files, Ref
+from fastload.source import Files, Record, Ref, Source, open_lazily
 from fastload.targets import Unplanned, label_reader, path_reader, pure
 
 __all__ = ["Attached", "Progress", "inner_loader", "iterate"]
@@ -76,20 +76,24 @@ class Progress:
 
     done: int = 0
     samples: int = 0
-    workers: int = 0
     ended: bool = False
     seed_state: bytes | None = None
-    indices: str = ""
+    indices: Any = None
     drawer: Drawer | None = None
     resume: Resume | None = None
-    counts: Callable[[], dict[str, tuple[int, int]]] | None = None
+    counts: Callable[[], dict[str, tuple[int, int]]] = dict
+
+    def digest(self) -> str:
+        """Eight hex digits of the epoch's indices; empty where they are an endless iterator."""
+        return f"{zlib.crc32(repr(self.indices).encode()):08x}" if isinstance(self.indices, list) else ""
 
 
 @dataclass
 class Attached:
     """What fastload keeps beside one loader. `told` and `skipped` are shared by loaders made from it by `new`.
 
-    `told`: reasons already reported. `skipped`: path -> error of images left out. `single`: only one batch is wanted.
+    `told`: lines already logged. `skipped`: path -> error of images left out. `single`: only one batch is wanted.
+    `stays`: why the loader last went to stock in the middle of an epoch.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -98,6 +102,9 @@ class Attached:
     progress: Progress = field(default_factory=Progress)
     pool: Pool | None = None
     single: bool = False
+    guesses: bool = False
+    most_workers: int = 0
+    stays: str | None = None
     order: Order | None = None
     loaded: Loaded | None = None
 
@@ -105,28 +112,42 @@ class Attached:
         """For a loader made by `new`: the same settings and memory of what was reported, its own progress."""
         return Attached(self.settings.updated(changes), self.told, self.skipped)
 
+    def only_one(self, fake_l: Any) -> bool:
+        """Whether one batch is wanted: `one_batch` says so; a stock one (`guesses`) takes the workers away for a moment."""
+        self.most_workers = max(self.most_workers, fake_l.num_workers)
+        return self.single or (self.guesses and self.most_workers > 0 and fake_l.num_workers == 0)
+
     def kept_pool(self, threads: int, init: Callable[[int], None] | None) -> Pool:
         """Threads that outlive epochs (persistent_workers=True); they end with the loader."""
-        if self.pool is None or not self.pool.alive or self.pool.threads != threads:
+        if self.pool is not None and self.pool.threads != threads:
+            self.pool.close()
+        if self.pool is None or not self.pool.alive:
             self.pool = Pool(threads, init)
             weakref.finalize(self, self.pool.close)
         return self.pool
 
     def tell(self, reason: str) -> None:
         """Report once that a loader stays with stock, and why."""
-        if reason not in self.told:
-            self.told.add(reason)
-            log.warning("this loader stays with stock fastai: %s", reason)
+        self.say(f"this loader stays with stock fastai: {reason}")
+
+    def say(self, text: str) -> None:
+        """Log a line once."""
+        if text not in self.told:
+            self.told.add(text)
+            log.warning("%s", text)
 
 
 def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
     """The batches of one epoch of `fake_l.d`, before after_batch."""
     inner = inner_loader(fake_l.d)
     compiled = _compiled(inner, attached)
+    if inner.n is not None and inner.bs and inner.drop_last and inner.n < inner.bs:
+        attached.say(f"this loader gives no batch: it drops a last batch below bs={inner.bs}, and has {inner.n} items")
     epoch = _Epoch(fake_l, inner, attached, stock)
     try:
         if isinstance(compiled, Refused):
-            attached.tell("; ".join(compiled.reasons))
+            if attached.settings.executor != "stock":
+                attached.tell("; ".join(compiled.reasons))
             yield from epoch.by_stock(0)
         elif epoch.resume is not None and epoch.resume.words is None:
             yield from epoch.by_stock(0)  # stock made the epoch so far: what its workers have drawn is not known
@@ -142,8 +163,6 @@ def inner_loader(dl: Any) -> Any:
 
 
 def _compiled(inner: Any, attached: Attached) -> Compiled | Refused:
-    if machine.switched_off():
-        return Refused(("FASTLOAD=off",))
     if attached.settings.executor == "stock":
         return Refused(("executor='stock' was asked for",))
     return compile_loader(inner)
@@ -155,10 +174,13 @@ class _Epoch:
     def __init__(self, fake_l: Any, inner: Any, attached: Attached, stock: Stock) -> None:
         self.fake_l, self.outer, self.inner, self.stock = fake_l, fake_l.d, inner, stock
         self.attached, self.settings, self.workers = attached, attached.settings, fake_l.num_workers
-        self.resume = attached.progress.resume
+        self.single = attached.only_one(fake_l)
         self.executor: Any = None
-        self.progress = attached.progress = Progress(workers=self.workers, indices=_digest(self.outer))
-        if self.resume is not None and self.resume.indices != self.progress.indices:
+        self.progress = Progress(indices=getattr(self.outer, "_DataLoader__idxs", None))
+        self.resume = None if self.single else attached.progress.resume
+        if not self.single:  # a single batch in between leaves the place of the running epoch alone
+            attached.progress = self.progress
+        if self.resume is not None and self.resume.indices != self.progress.digest():
             raise StateError("the saved state goes with other items or another order; was the data set changed in between?")
 
     def close(self) -> None:
@@ -187,21 +209,20 @@ class _Epoch:
 
     def _inline(self, samples: int) -> Iterator[Any]:
         """What stock's single-process iterator does, from the index after `samples` on."""
-        for batch in self.outer.create_batches(self._counted(itertools.islice(self.outer.sample(), samples, None))):
+        for batch in Whole(self.outer, samples, self._taken):
             yield _pinned(batch) if self.fake_l.pin_memory else batch
 
-    def _counted(self, indices: Iterable[Any]) -> Iterator[Any]:
-        for index in indices:
-            self.progress.samples += 1
-            yield index
+    def _taken(self) -> None:
+        self.progress.samples += 1
 
     def _processes(self, skip: int, seed_state: bytes) -> Iterator[Any]:
         """Stock's worker processes with the base seed of this epoch; the first `skip` batches are made and dropped."""
-        self.fake_l.generator = seeded(seed_state)
+        self.fake_l.generator, self.fake_l.dataset = seeded(seed_state), Whole(self.outer)
         try:
             batches = iter(self.stock(self.fake_l))
         finally:
             del self.fake_l.generator
+            self.fake_l.dataset = self.fake_l
         return itertools.islice(batches, skip, None)
 
     # plan --------------------------------------------------------------------------------------------------------------
@@ -212,6 +233,7 @@ class _Epoch:
             yield from self._planned(compiled)
         except Unplanned as why:
             self.attached.tell(str(why))
+            self.attached.stays = str(why)
             self.close()
             self.executor = self.resume = self.progress.drawer = None  # what was saved has been taken up
         else:
@@ -241,7 +263,7 @@ class _Epoch:
     def _drawer(self, compiled: Compiled, seed: int) -> Drawer:
         rank = getattr(self.outer, "rank", 0) if self.settings.rank_seeds and self.outer is not self.inner else 0
         workers = max(1, self.workers) if rank else self.workers
-        return Drawer(compiled.plan, workers, seed + RANK_STRIDE * rank, ahead=not self.attached.single)
+        return Drawer(compiled.plan, workers, seed + RANK_STRIDE * rank, ahead=not self.single)
 
     def _items(self, compiled: Compiled) -> Iterator[Batch]:
         reader, resume = _Reader(compiled, self.inner.dataset), self.resume
@@ -256,12 +278,19 @@ class _Epoch:
     def _executor(self, compiled: Compiled) -> Any:
         found, name = executors(), self.settings.executor
         if name == "auto":
-            name = "serial" if self.attached.single and self.inner.n == 1 else "threads"
+            name, why = automatic(compiled.plan, Options())
+            if why:
+                self.attached.say(why)
+            name = "serial" if self.single and self.inner.n == 1 else name
         options = self._options(compiled, persistent=self.fake_l.persistent_workers and name != "serial")
         reason = found[name].refuses(compiled.plan, options)
         if reason is not None:
             raise Unplanned(f"executor {name} refuses: {reason}")
-        return found[name].open_executor(compiled.plan, [Files()] * len(compiled.images), options)
+        return found[name].open_executor(compiled.plan, self._sources(compiled), options)
+
+    def _sources(self, compiled: Compiled) -> list[Source]:
+        """One source per image of an item; here a cache's `apply(plan, source)` will take its turn."""
+        return [Files() for _ in compiled.images]
 
     def _options(self, compiled: Compiled, persistent: bool) -> Options:
         settings, fake_l = self.settings, self.fake_l
@@ -269,14 +298,14 @@ class _Epoch:
         init = None if settings.worker_init_fn is None else partial(_init_thread, settings.worker_init_fn)
         return Options(
             threads=threads,
-            ahead=0 if self.attached.single else settings.prefetch_factor,
+            ahead=0 if self.single else settings.prefetch_factor or 2,
             ram_bytes=settings.ram_bytes,
             timeout_s=fake_l.timeout,
             pin=bool(fake_l.pin_memory),
             skip_bad=settings.bad_images == "skip" and not compiled.split_idx,
             hook=settings.hook,
             init=init,
-            pool=self.attached.kept_pool(threads, init) if persistent and not self.attached.single else None,
+            pool=self.attached.kept_pool(threads, init) if persistent and not self.single else None,
         )
 
     def _assembled(self, compiled: Compiled, finished: Finished) -> Any:
@@ -291,24 +320,38 @@ class _Epoch:
 
 
 class _Reader:
-    """One item number to references of its images and values of its targets, in stock's order of calls."""
+    """One item number to references of its images and values of its targets, its parts in stock's order."""
 
     def __init__(self, compiled: Compiled, dataset: Any) -> None:
         tls = list(dataset.tls)
         self.pure = all(pure(tl) for tl in tls)
-        self._images = [path_reader(tl) for tl, _ in compiled.images]
-        self._targets = [label_reader(tls[k]) for k in compiled.targets]
+        images = {e.position for e in compiled.plan.elements}
+        self._parts = [(k in images, path_reader(tl) if k in images else label_reader(tl)) for k, tl in enumerate(tls)]
 
     def item(self, index: Any) -> _Item | None:
         """None where a getter asks to skip the item, as in stock."""
         from fastai.data.load import SkipItemException
 
-        number = index or 0
+        item = _Item((), [])
         try:
-            refs = tuple(Ref(number, read(number)) for read in self._images)
-            return _Item(refs, [read(number) for read in self._targets])
+            for is_image, read in self._parts:
+                if is_image:
+                    item.refs = (*item.refs, Ref(index or 0, read(index or 0)))
+                else:
+                    item.targets.append(read(index or 0))
         except SkipItemException:
+            _open_all(item.refs)
             return None
+        return item
+
+
+def _open_all(refs: Iterable[Ref]) -> None:
+    """Stock has opened the images before a later part asks to skip the item: what they raise comes first."""
+    for ref in refs:
+        try:
+            open_lazily(Record("other", None, str(ref.path))).load()
+        except Exception as err:  # noqa: BLE001  Pillow raises anything; it is raised again, with its path
+            raise with_path(err, ref.path) from err.__cause__
 
 
 @dataclass
@@ -350,12 +393,6 @@ def _watched(batches: Iterator[Any], pure: bool) -> Iterator[Any]:
         if batch is None:
             return
         yield batch
-
-
-def _digest(outer: Any) -> str:
-    """Eight hex digits of the epoch's indices; empty where they are an endless iterator."""
-    indices = getattr(outer, "_DataLoader__idxs", None)
-    return f"{zlib.crc32(repr(list(indices)).encode()):08x}" if isinstance(indices, list) else ""
 
 
 def _pinned(batch: Any) -> Any:

@@ -7,9 +7,13 @@ one; indices are not kept but drawn again from the generators that chose them, a
 from __future__ import annotations
 
 import base64
+import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from fastload.bridge import Compiled, compile_loader
 from fastload.errors import StateError
 from fastload.generators import Generators, decode_state, encode_state
 from fastload.loader import Attached, Loaded, Order, Progress, Resume
@@ -17,6 +21,7 @@ from fastload.loader import Attached, Loaded, Order, Progress, Resume
 __all__ = ["load", "save"]
 
 VERSION = 1
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of an object without one of its own: other in each process
 
 
 def save(dl: Any, attached: Attached) -> dict[str, Any]:
@@ -38,14 +43,49 @@ def load(dl: Any, state: Any) -> Loaded:
     if not isinstance(state, dict) or state.get("fastload_state") != VERSION:
         found = state.get("fastload_state") if isinstance(state, dict) else type(state).__name__
         raise StateError(f"expected a loader state of version {VERSION} from state_dict(), found {found!r}")
-    if state["loader"] != _identity(dl):
-        raise StateError(f"the state was saved by a loader with {state['loader']}, this one has {_identity(dl)}")
-    order = Order(decode_state(state["rng"]), Generators.from_json(state["order"]))
-    return Loaded(order, None if state["epoch"] is None else _resume(state["epoch"]))
+    if state.get("loader") != (mine := _identity(dl)):
+        raise StateError(f"the state was saved by a loader with {state.get('loader')}, this one has {mine}")
+    try:
+        order = Order(decode_state(state["rng"]), Generators.from_json(state["order"]))
+        return Loaded(order, None if state["epoch"] is None else _resume(state["epoch"]))
+    except (KeyError, ValueError, TypeError, zlib.error) as err:
+        raise StateError(f"the state is damaged ({type(err).__name__}: {err}); use one that state_dict() gave") from err
 
 
 def _identity(dl: Any) -> dict[str, Any]:
-    return {"n": dl.n, "bs": dl.bs, "num_workers": dl.fake_l.num_workers, "drop_last": bool(dl.drop_last)}
+    """What must be the same for the batches to be: counts, the items, and what happens to their images."""
+    plan = _plan(dl)
+    bounds = {"n": dl.n, "bs": dl.bs, "num_workers": dl.fake_l.num_workers, "drop_last": bool(dl.drop_last)}
+    return {**bounds, "items": _items(dl.dataset), "plan": plan}
+
+
+def _plan(dl: Any) -> str:
+    with _split_known(dl):
+        compiled = compile_loader(dl)
+    return compiled.plan.fingerprint()[:16] if isinstance(compiled, Compiled) else "stock"
+
+
+@contextmanager
+def _split_known(dl: Any) -> Iterator[None]:
+    """The pipelines know the data set's split meanwhile, as in an epoch; a user's own before_iter may draw: it isn't called."""
+    from fastai.data.core import TfmdDL
+    from fasttransform import Pipeline
+
+    found = [getattr(dl, name, None) for name in ("after_item", "before_batch", "after_batch")]
+    pipelines = [(p, p.split_idx) for p in found if isinstance(p, Pipeline)]
+    TfmdDL.before_iter(dl)
+    try:
+        yield
+    finally:
+        for pipeline, split in pipelines:
+            pipeline.split_idx = split
+
+
+def _items(dataset: Any) -> str:
+    """Checksum of the items; paths below different folders differ, so a moved data set is another one."""
+    items = getattr(dataset, "items", None)
+    text = repr(list(map(str, items)) if isinstance(items, list) else items)
+    return f"{zlib.crc32(_ADDRESS.sub('', text).encode(errors='replace')):08x}"
 
 
 def _epoch(progress: Progress, seed_state: bytes, now: Generators) -> dict[str, Any]:
@@ -54,7 +94,7 @@ def _epoch(progress: Progress, seed_state: bytes, now: Generators) -> dict[str, 
         "samples": progress.samples,
         "words": progress.drawer.words() if progress.drawer is not None else None,
         "seed_state": base64.b85encode(zlib.compress(seed_state, 9)).decode(),
-        "indices": progress.indices,
+        "indices": progress.digest(),
         "generators": now.to_json(),
     }
 

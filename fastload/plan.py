@@ -7,11 +7,12 @@ fastai object and no file name: two loaders with equal plans give equal pixels f
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from fastload.errors import SettingsError
 from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size
 
-__all__ = ["Element", "Plan"]
+__all__ = ["Element", "Plan", "draws"]
 
 MODES = ("RGB", "L")
 
@@ -26,7 +27,7 @@ class Element:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise ValueError(f"an Element's mode is one of {MODES}, not {self.mode!r}")
+            raise SettingsError(f"an Element's mode is one of {MODES}, not {self.mode!r}")
 
     def shape(self, size: Size) -> tuple[int, ...]:
         """Shape of one finished image of `size` (width, height).
@@ -55,18 +56,17 @@ class Plan:
     spatial: tuple[int, ...] = ()
     batch_ops: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.elements:
-            raise ValueError("a Plan needs at least one image element")
+            raise SettingsError("a Plan needs at least one image element")
         if not self.spatial:
             object.__setattr__(self, "spatial", tuple(e.position for e in self.elements))
 
     @property
     def draws(self) -> bool:
         """Whether any operation consumes random numbers."""
-        return any(_draws(op) for op in self.ops)
+        return any(draws(op) for op in self.ops)
 
     @property
     def needs_size(self) -> bool:
@@ -86,14 +86,15 @@ class Plan:
     @property
     def cut(self) -> int:
         """How many leading operations draw nothing: what a cache may compute once."""
-        return next((k for k, op in enumerate(self.ops) if _draws(op)), len(self.ops))
+        return next((k for k, op in enumerate(self.ops) if draws(op)), len(self.ops))
 
     def fingerprint(self) -> str:
-        """Hex SHA-256 of everything that decides pixels for given bytes and draws (not of notes, targets, batch transforms)."""
+        """Hex SHA-256 of everything that decides pixels for given bytes and draws (not of targets, batch transforms)."""
         return hashlib.sha256(repr((self.elements, self.ops, self.spatial)).encode()).hexdigest()
 
 
-def _draws(op: Op) -> bool:
+def draws(op: Op) -> bool:
+    """Whether an operation consumes random numbers."""
     if isinstance(op, CropPad):
         return False
     if isinstance(op, Flip):

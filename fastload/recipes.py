@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,31 +73,38 @@ RECIPES: dict[str, Callable[[int], tuple[list[Any], list[Any]]]] = {
 def add_target_arguments(parser: Any) -> None:
     """TARGET and the options of a folder."""
     parser.add_argument("target", metavar="TARGET", help="a folder of class folders, or file.py:function")
-    parser.add_argument("--recipe", choices=sorted(RECIPES), default="imagenet", help="a folder's pipeline (default: imagenet)")
-    parser.add_argument("--size", type=int, default=224, help="image size in pixels (default: 224)")
-    parser.add_argument("--bs", type=int, default=64, help="batch size (default: 64)")
+    parser.add_argument("--recipe", choices=sorted(RECIPES), help="a folder's pipeline (default: imagenet)")
+    parser.add_argument("--size", type=int, help="image size in pixels (default: 224)")
+    parser.add_argument("--bs", type=int, help="batch size (default: 64)")
     parser.add_argument("--num-workers", type=int, default=None, help="fastai's num_workers (default: fastai's own)")
 
 
 def target_of(args: Any) -> Target:
-    """The Target of a command's arguments."""
-    return Target(args.target, args.recipe, args.size, args.bs, args.num_workers)
+    """The Target of a command's arguments; options of a folder that stand beside a function are refused, not ignored."""
+    given = {k: v for k in ("recipe", "size", "bs", "num_workers") if (v := getattr(args, k)) is not None}
+    if "num_workers" in given:
+        given["workers"] = given.pop("num_workers")
+    target = Target(args.target, **given)
+    if target.is_function and given:
+        raise DataError(f"{', '.join(given)} belong to a folder; {args.target} decides them itself")
+    return target
 
 
-def open_target(target: Target, seed: int | None = None, batch_tfms: bool = True) -> Any:
+def open_target(target: Target, seed: int | None = None) -> Any:
     """A stock DataLoaders (or the Learner that the function returned). Raises DataError where there is nothing to open."""
     from fastai.torch_core import set_seed
 
     if seed is not None:
         set_seed(seed)
     if target.is_function:
-        return _call(target.where)
+        with redirect_stdout(sys.stderr):  # stdout is for the command's result
+            return _call(target.where)
     if Path(target.where).is_dir():
-        return _folder(target, batch_tfms)
+        return _folder(target)
     raise DataError(f"expected a folder or file.py:function, found {target.where!r}: neither exists")
 
 
-def _folder(target: Target, batch_tfms: bool) -> Any:
+def _folder(target: Target) -> Any:
     from fastai.vision.all import ImageDataLoaders, get_image_files
 
     path = Path(target.where)
@@ -106,7 +114,7 @@ def _folder(target: Target, batch_tfms: bool) -> Any:
         raise DataError(f"there is no image file in {path}; give a folder that holds one folder of images per class")
     place = {} if split else {"valid_pct": VALID_SHARE, "seed": SPLIT_SEED}
     workers = {} if target.workers is None else {"num_workers": target.workers}
-    options = {"item_tfms": items, "batch_tfms": batches if batch_tfms else None, "bs": target.bs, **place, **workers}
+    options = {"item_tfms": items, "batch_tfms": batches, "bs": target.bs, **place, **workers}
     try:
         return ImageDataLoaders.from_folder(path, **options)
     except Exception as err:

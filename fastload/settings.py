@@ -27,7 +27,8 @@ FASTAI_ODDITIES = ("process", "shuffled", "do_setup", "wgts", "partial_n")
 class Settings:
     """How fastload runs a loader.
 
-    threads: decoding threads, None for every CPU this process may use. executor: 'auto', 'serial', 'threads' or 'stock'.
+    threads: decoding threads, None for every CPU this process may use. executor: 'auto' (native if built),
+    'native', 'threads', 'serial' or 'stock'.
     prefetch_factor: finished batches that may wait. worker_init_fn: called once on each thread with its number.
     bad_images: 'raise', or 'skip' to leave unreadable images out of training batches. rank_seeds: other random numbers on each
     rank of a distributed run (stock gives all ranks the same). ram_bytes: bound on what is held for batches under way.
@@ -36,7 +37,7 @@ class Settings:
 
     threads: int | None = None
     executor: str = "auto"
-    prefetch_factor: int = 2
+    prefetch_factor: int | None = 2
     worker_init_fn: Callable[[int], None] | None = None
     bad_images: str = "raise"
     rank_seeds: bool = False
@@ -51,13 +52,16 @@ class Settings:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        _choice("executor", self.executor, ("auto", "serial", "threads", "stock"))
+        _choice("executor", self.executor, ("auto", "native", "serial", "threads", "stock"))
         _choice("bad_images", self.bad_images, ("raise", "skip"))
         _whole("threads", self.threads, 1, none=True)
-        _whole("prefetch_factor", self.prefetch_factor, 1)
+        _whole("prefetch_factor", self.prefetch_factor, 1, none=True)
         _whole("ram_bytes", self.ram_bytes, 1)
-        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
-            raise SettingsError(f"worker_init_fn={self.worker_init_fn!r} is not callable; give a function of the thread number")
+        for name in ("worker_init_fn", "hook"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise SettingsError(f"{name}={value!r} is not callable; give a function, or None")
+        if not isinstance(self.rank_seeds, bool):
+            raise SettingsError(f"rank_seeds={self.rank_seeds!r} must be True or False")
         for name in RESERVED:
             default = getattr(type(self), name)
             if getattr(self, name) != default:

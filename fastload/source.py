@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from PIL import Image
 
+from fastload.errors import DataError
 from fastload.ops import Size
 
 __all__ = ["Files", "Record", "Ref", "Source", "sniff"]
@@ -45,8 +47,10 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory for this record."""
-        return len(self.data) if self.data is not None else 0
+        """Bytes held in memory for this record: encoded, or decoded (Pillow takes 4 for a pixel) if it was opened by path."""
+        if self.data is not None:
+            return len(self.data)
+        return 0 if self.image is None else 4 * self.image.width * self.image.height
 
 
 class Source(Protocol):
@@ -79,12 +83,11 @@ class Files:
     def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
         """Read the whole file of `ref`. Raises what opening the file raises (FileNotFoundError, PermissionError ...)."""
         path = ref.path if ref.path is not None else os.fspath(self.paths[ref.index])
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise DataError(f"{path} is not a regular file: an image is never read from a folder, pipe or device")
         with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(size + 1) if size else b""
-            data = data if data and len(data) <= size else b"".join(_rest(data, file))
-        codec = sniff(data)
-        return Record(codec, data if codec in IN_MEMORY else None, path)
+            codec = sniff(os.pread(file.fileno(), HEAD, 0))
+            return Record(codec, _whole(file) if codec in IN_MEMORY else None, path)
 
     def size(self, ref: Ref) -> Size | None:
         """None: a file's size is in its header, which is read together with its bytes."""
@@ -94,16 +97,21 @@ class Files:
         """SHA-256 over path, length and modification time of every file, in order."""
         digest = hashlib.sha256()
         for path in self.paths:
-            stat = os.stat(path)
-            digest.update(f"{os.fspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
+            now = os.stat(path)
+            digest.update(f"{os.fspath(path)}\0{now.st_size}\0{now.st_mtime_ns}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
 
 
-def _rest(data: bytes, file: io.RawIOBase | io.FileIO) -> Iterable[bytes]:
-    """`data` and whatever follows: for pipes and files that grow while being read."""
-    while data:
-        yield data
-        data = file.read(1 << 20) or b""
+def _whole(file: io.FileIO) -> bytes:
+    """All bytes of a file: one read, unless it gives less than the file's length or the file is being written."""
+    size = os.fstat(file.fileno()).st_size
+    data = file.read(size)
+    if len(data) == size and not (more := file.read(1)):
+        return data
+    parts = [data] if len(data) != size else [data, more]
+    while more := file.read(1 << 20):
+        parts.append(more)
+    return b"".join(parts)
 
 
 def sniff(data: bytes) -> str:

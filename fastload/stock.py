@@ -27,7 +27,7 @@ def untested() -> str | None:
 
 
 def altered() -> str | None:
-    """One sentence naming the first function of fastai that is not as shipped, else None. Takes some microseconds."""
+    """One sentence naming the first function of fastai that is not as shipped, else None. Takes about 0.2 ms."""
     for name, function in _functions():
         if not _shipped(function):
             return f"{name} is not fastai's own any more"
@@ -68,12 +68,29 @@ def _functions() -> Iterator[tuple[str, Any]]:
     yield "PILImage.dihedral", core.PILImage.dihedral
     for name in ("flip_lr", "_do_crop_pad", "crop_pad"):
         yield f"Image.{name}", getattr(Image, name)
+    yield from _machinery()
     for cls in _classes(augment, core):
         for method in getattr(getattr(cls, "encodes", None), "methods", ()):
             yield f"{cls.__name__}.encodes", method.implementation
         for name in ("before_call", "__call__"):
             if (found := _raw(cls, name)) is not None:
                 yield f"{cls.__name__}.{name}", found
+
+
+def _machinery() -> Iterator[tuple[str, Any]]:
+    """What makes batches of items: users patch these to skip or to log."""
+    from fastai.data.core import Datasets, TfmdDL, TfmdLists
+    from fasttransform import Pipeline
+
+    for name in ("create_batches", "create_item", "do_item", "create_batch", "do_batch", "retain", "chunkify", "sample"):
+        yield f"TfmdDL.{name}", _raw(TfmdDL, name)
+    for cls, name in (
+        (Datasets, "__getitem__"),
+        (TfmdLists, "__getitem__"),
+        (TfmdLists, "_after_item"),
+        (Pipeline, "__call__"),
+    ):
+        yield f"{cls.__name__}.{name}", _raw(cls, name)
 
 
 def _classes(augment: Any, core: Any) -> tuple[type, ...]:

@@ -36,6 +36,11 @@ def assert_same_batch(expected: Any, actual: Any, where: str = "batch") -> None:
             raise MismatchError(f"{where}: expected {len(expected)} parts, found {len(actual)}")
         for k, (a, b) in enumerate(zip(expected, actual, strict=True)):
             assert_same_batch(a, b, f"{where}, part {k}")
+    elif isinstance(expected, dict):
+        if list(expected) != list(actual):
+            raise MismatchError(f"{where}: expected the keys {list(expected)}, found {list(actual)}")
+        for key in expected:
+            assert_same_batch(expected[key], actual[key], f"{where}[{key!r}]")
     else:
         _same_part(expected, actual, where)
 
@@ -54,7 +59,7 @@ def _same_part(expected: Any, actual: Any, where: str) -> None:
         raise MismatchError(f"{where}: expected strides {expected.stride()}, found {actual.stride()}")
     if not torch.equal(expected, actual):
         away = (expected.double() - actual.double()).abs()
-        raise MismatchError(f"{where}: {int((away > 0).sum())} of {away.numel()} values differ, at most by {float(away.max()):g}")
+        raise MismatchError(f"{where}: {int((away > 0).sum())} of {away.numel()} differ, at most by {float(away.max()):g}")
     if repr(expected.__dict__) != repr(actual.__dict__):
         raise MismatchError(f"{where}: expected metadata {expected.__dict__!r}, found {actual.__dict__!r}")
 
@@ -65,6 +70,8 @@ def _kept(batch: Any) -> Any:
 
     if isinstance(batch, list | tuple):
         return type(batch)(_kept(part) for part in batch)
+    if isinstance(batch, dict):
+        return type(batch)((key, _kept(part)) for key, part in batch.items())
     if not isinstance(batch, torch.Tensor):
         return batch
     twin = batch.clone()

@@ -12,12 +12,14 @@ import weakref
 from typing import Any
 
 from fastload import place
+from fastload.errors import StateError
 from fastload.generators import Generators
 from fastload.intercept import install
 from fastload.loader import Attached, Order, Progress
+from fastload.machine import switched_off
 from fastload.settings import Settings, split_keywords, warn_unknown
 
-__all__ = ["accelerated", "attach", "detach"]
+__all__ = ["accelerated", "attach", "stock_class"]
 
 
 def accelerated(cls: type) -> type:
@@ -43,12 +45,10 @@ def attach(dl: Any, settings: Settings) -> Any:
     return dl
 
 
-def detach(dl: Any) -> Any:
-    """Give a loader its stock class back, in place."""
-    if isinstance(dl, Accelerated):
-        dl.__class__ = type(dl).__mro__[2]
-        dl.__dict__.pop("_fl", None)
-    return dl
+def stock_class(cls: type) -> type:
+    """fastai's class behind an accelerated one: what a pickle names."""
+    line = cls.__mro__
+    return next(base for base in line[line.index(Accelerated) + 1 :] if base is not object)
 
 
 _TWINS: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
@@ -64,7 +64,7 @@ class Accelerated:
         ours, rest = split_keywords(kwargs)
         inherited = rest.pop("_fl", None)
         self.__dict__["_fl"] = Attached(Settings().updated(ours)) if inherited is None else inherited.child(ours)
-        warn_unknown(rest, type(self).__mro__[2])
+        warn_unknown(rest, stock_class(type(self)))
         super().__init__(*args, **rest)
 
     def _fastload_of(self) -> Attached:
@@ -88,6 +88,9 @@ class Accelerated:
     def randomize(self) -> None:
         """fastai's `randomize`; takes up a loaded state, and remembers the generators that choose this epoch's indices."""
         attached = self._fastload_of()
+        if attached.single:
+            super().randomize()  # type: ignore[misc]
+            return
         if (loaded := attached.loaded) is not None:
             attached.loaded = None
             self.rng.setstate(loaded.order.rng)
@@ -97,15 +100,18 @@ class Accelerated:
         super().randomize()  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch handed out, with every generator state that the rest of the epoch needs.
+        """The place after the last batch handed out by the newest iterator, with every generator state that the rest needs.
 
         JSON values, at most 64 kB. Before the first epoch, or after the end of one, it is the place before the next epoch.
-        Call it after a step, where a checkpoint is written: `load_state_dict` then gives the very batches that would follow.
+        `one_batch` and `show_batch` in between change nothing. Call it after a step, where a checkpoint is written:
+        `load_state_dict` then gives the very batches that would follow.
         """
+        _refuse_off("state_dict")
         return place.save(self, self._fastload_of())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iterator go on where `state_dict()` was called; raises StateError if it is not this loader's state."""
+        _refuse_off("load_state_dict")
         self._fastload_of().loaded = place.load(self, state)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -113,7 +119,7 @@ class Accelerated:
         made = super().__reduce_ex__(max(2, int(protocol)))
         state = {k: v for k, v in self.__dict__.items() if k != "_fl"}
         # not copyreg.__newobj__: pickle refuses that where the class it is given is not the object's own
-        return (copyreg._reconstructor, (type(self).__mro__[2], object, None), state, *made[3:])  # type: ignore[attr-defined]
+        return (copyreg._reconstructor, (stock_class(type(self)), object, None), state, *made[3:])  # type: ignore[attr-defined]
 
     def __copy__(self) -> Any:
         return self._twin(dict(self.__dict__))
@@ -127,3 +133,8 @@ class Accelerated:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(state, _fl=self._fastload_of().child({}))
         return twin
+
+
+def _refuse_off(call: str) -> None:
+    if switched_off():
+        raise StateError(f"{call}() needs fastload, and FASTLOAD=off is set; unset it")

@@ -5,7 +5,6 @@ Nothing heavier than fastai's loaders is imported here: the server that the chil
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -102,7 +101,7 @@ def _rest(begun: Iterator[Any]) -> str:
 
 def _busy(dls: Any) -> Iterator[Any]:
     """Iterators just started, whose threads are at work as the process is forked."""
-    for _ in range(30):
+    for _ in range(12):
         one = iter(dls.train)
         next(one)
         yield one
@@ -211,10 +210,7 @@ def many_items(folder: Path, count: int, workers: int) -> list[int]:
 
 
 def mixed_sizes(folder: Path, small: int, large: int, size: tuple[int, int], epochs: int, threads: int) -> dict[str, Any]:
-    """RSS in kB before, after each epoch and at its peak, over `small` pictures of 300x300 and `large` of `size`.
-
-    What the C library has been given back and keeps for itself is returned first, since it depends on which picture came last.
-    """
+    """RSS in kB before, after each epoch and at its peak, over `small` pictures of 300x300 and `large` of `size`."""
     items = [folder / f"{k}.jpg" for k in range(small + large)]
     for k, item in enumerate(items):
         Image.linear_gradient("L").resize(size if k < large else (300, 300)).convert("RGB").save(item)
@@ -226,7 +222,6 @@ def mixed_sizes(folder: Path, small: int, large: int, size: tuple[int, int], epo
     for _ in range(epochs):
         for _ in dl:
             pass
-        ctypes.CDLL(None).malloc_trim(0)
         after.append(_status_kb("VmRSS"))
     return {"base": base, "after": after, "peak": _status_kb("VmHWM")}
 

@@ -576,7 +576,8 @@ def test_odd_names_are_printed_in_one_line_and_survive_in_json(tmp_path: Path) -
 
 
 def run(*args: str) -> int:
-    return main(["check", *args, "--size", str(SIZE), "--recipe", "squish", "--bs", "2", "--num-workers", "0"])
+    folder = ["--size", str(SIZE), "--recipe", "squish", "--bs", "2", "--num-workers", "0"]
+    return main(["check", *args, *([] if ".py:" in args[0] else folder)])
 
 
 def test_command_exits_0_where_nothing_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

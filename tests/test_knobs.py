@@ -224,3 +224,81 @@ def test_settings_go_along_to_loaders_made_by_new_and_test_dl(pictures: Pictures
     for made in (dls.valid, dls.train.new(), dls.test_dl(pictures.files[:2])):
         assert 3 == made._fl.settings.threads
         assert "skip" == made._fl.settings.bad_images
+
+
+def test_a_loader_without_a_full_batch_says_so_once(pictures: Pictures, caplog: pytest.LogCaptureFixture) -> None:
+    dls = loaders(pictures, bs=64)
+    assert [] == list(dls.train) + list(dls.train)
+    assert 1 == sum("gives no batch: it drops a last batch below bs=64" in r.getMessage() for r in caplog.records)
+
+
+def test_a_hooks_own_mistake_is_raised_and_no_image_is_blamed(pictures: Pictures) -> None:
+    def hook(stage: str, *event: Any) -> None:
+        if stage == "decode":
+            raise LookupError("bug in the hook")
+
+    for executor in ("serial", "threads"):
+        dls = loaders(pictures, hook=hook, bad_images="skip", executor=executor)
+        with pytest.raises(LookupError, match="bug in the hook"):
+            epoch(dls)
+        assert [{}, {}] == [c["skipped"] for c in fastload.counters(dls)]
+
+
+def test_a_buffer_that_cannot_be_had_ends_the_run_instead_of_hanging(
+    pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.executors import _work
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no page-locked memory")
+
+    monkeypatch.setattr(_work, "Slot", fails)
+    with pytest.raises(RuntimeError, match="no page-locked memory"):
+        epoch(loaders(pictures, bad_images="skip"))
+
+
+def test_counters_tell_stages_and_skipped_images(pictures: Pictures) -> None:
+    dls = loaders(pictures)
+    epoch(dls)
+    train, valid = fastload.counters(dls)
+    done = {stage: n for stage, (n, _) in train["stages"].items()}
+    assert len(dls.train) * 3 <= done["read"] == done["decode"] + done.get("native", 0)
+    assert ({}, {}) == (valid["stages"], valid["skipped"])
+    assert [{}] == fastload.counters(loaders(pictures, swap=False).train)
+
+
+def test_accelerate_takes_fastais_own_keywords_too(pictures: Pictures) -> None:
+    dls = fastload.accelerate(loaders(pictures, swap=False), num_workers=1, timeout=9, threads=2)
+    assert (1, 9) == (dls.train.fake_l.num_workers, dls.train.timeout)
+    assert_same_batches(epoch(loaders(pictures, swap=False, num_workers=1)), epoch(dls))
+    with pytest.raises(SettingsError, match="there is no setting 'thread' .*did you mean threads"):
+        fastload.accelerate(dls, thread=2)
+
+
+def test_enable_without_with_stays_on(pictures: Pictures) -> None:
+    from fastload import intercept
+
+    before = list(intercept._EVERYWHERE.stack)
+    fastload.enable(threads=2)
+    try:
+        assert len(before) + 1 == len(intercept._EVERYWHERE.stack)
+        assert intercept.attached_to(loaders(pictures, swap=False).train) is not None
+        with fastload.enable():
+            pass
+        assert len(before) + 1 == len(intercept._EVERYWHERE.stack)
+    finally:
+        intercept._EVERYWHERE.stack[:] = before
+
+
+def test_a_pipe_named_like_an_image_raises_instead_of_waiting(pictures: Pictures, tmp_path: Any) -> None:
+    import os
+
+    from fastload.errors import DataError
+
+    os.mkfifo(tmp_path / "pipe.jpg")
+    plan = Plan((Element(0),), (Resize((8, 8), "squish"),))
+    running = Threads(plan, [Files()], Options()).run(
+        iter([Batch(0, ((Ref(0, str(tmp_path / "pipe.jpg")),),))]), Drawer(plan, 1, 0)
+    )
+    with pytest.raises(DataError, match="is not a regular file"):
+        next(running)

@@ -142,6 +142,17 @@ def test_r19_what_reading_raises_reaches_the_consumer(
     assert list(range(26)) == sum(labels(dl), [])
 
 
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_r19_what_a_transform_left_to_stock_raises_reaches_the_consumer(kind: type[BaseException], noise: list[Path]) -> None:
+    def fail(image: Any) -> Any:
+        raise kind
+
+    dl = numbered(noise[:26], "threads", item_tfms=(fail,))
+    with raised_at_the_consumer(kind):
+        list(dl)
+    assert not ran_by_fastload(dl)
+
+
 @needs_shared
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("workers", [0, 2])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,6 +19,10 @@ from typing import Any
 
 import pytest
 import scenarios
+from cases import seeded
+from fastai.data.core import TfmdDL
+
+from fastload.testing import assert_same_batches
 
 SETTINGS = [
     {"executor": "serial"},
@@ -33,6 +38,8 @@ def server() -> Any:
     context.set_forkserver_preload(["scenarios"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        # The C library gives large buffers back at once, so that what is resident is what is held (glibc's mallopt(3)).
+        patch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
         run(context, os.getpid, limit_s=60)
     return context
 
@@ -190,3 +197,30 @@ def test_r42_a_lambda_as_label_function_needs_no_pickle(server: Any, small: Path
     facts = run(server, scenarios.spawn_with_a_lambda, small)
     assert facts["threads"]
     assert "lambda" in facts["stock"]
+
+
+UNGUARDED = """
+import sys
+import torch.multiprocessing
+torch.multiprocessing.set_start_method("spawn")
+from fastload.vision import *
+blocks = (ImageBlock, CategoryBlock)
+block = DataBlock(blocks, get_items=get_image_files, get_y=lambda file: file.parent.name, item_tfms=Resize(16))
+dls = block.dataloaders(sys.argv[1], bs=4, num_workers=2, device="cpu")
+print(sum(len(y) for dl in dls for _, y in dl))
+"""
+
+
+@pytest.mark.slow
+def test_r42_a_script_without_a_main_guard_runs_under_spawn(small: Path) -> None:
+    script = [sys.executable, "-c", UNGUARDED, str(small)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=90, check=True)
+    assert "35" == done.stdout.strip()  # 29 for training, of which 28 fill whole batches, and 7 for validation
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_r42_a_pickled_loader_is_stocks_own_and_gives_the_same_batches(protocol: int, small: Path) -> None:
+    train = scenarios.block_loaders(small, executor="threads", num_workers=0).train
+    twin = pickle.loads(pickle.dumps(train, protocol))
+    assert TfmdDL is type(twin)
+    assert 6 == assert_same_batches(seeded(twin), seeded(train))

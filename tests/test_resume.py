@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastai.data.load import SkipItemException
 from fastai.vision import all as fv
 from pictures import Pictures
 from sidebyside import SERIAL, THREE_THREADS, Seen, assert_same_run, built, generator_states, one_epoch, seed_all, warned, watch
@@ -108,14 +109,12 @@ def resumed(dl: Any, state: dict[str, Any], epochs: int = 2) -> Seen:
     return seen
 
 
-@pytest.mark.parametrize("after", [1, 3])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rest_of_the_epoch_and_the_next_are_those_of_the_uninterrupted_run(
-    pictures: Pictures, kind: str, workers: int, after: int
+    pictures: Pictures, kind: str, workers: int
 ) -> None:
-    after = min(after, 2) if "last" in kind else after
-    state, expected = interrupted(accelerated(pictures, kind, workers), after)
+    state, expected = interrupted(accelerated(pictures, kind, workers), 1 if "last" in kind else 2)
     assert_same_run(expected, resumed(accelerated(pictures, kind, workers), state))
 
 
@@ -200,9 +199,8 @@ def test_after_a_break_it_is_the_place_where_the_loop_was_left(pictures: Picture
 
 def test_a_loaded_state_is_forgotten_after_one_epoch(pictures: Pictures) -> None:
     state, expected = interrupted(accelerated(pictures, "plain", 2), 2, epochs=3)
-    dl = accelerated(pictures, "plain", 2)
-    assert_same_run(expected, resumed(dl, state, epochs=3))
-    assert [3, 5, 5] == [len(batches) for batches in [expected.batches[0][:3], *expected.batches[1:]]] or True
+    assert [2, 4, 4] == [len(batches) for batches in expected.batches]
+    assert_same_run(expected, resumed(accelerated(pictures, "plain", 2), state, epochs=3))
 
 
 def test_loading_changes_nothing_until_the_next_epoch_starts(pictures: Pictures) -> None:
@@ -225,6 +223,25 @@ def test_saving_changes_nothing(pictures: Pictures) -> None:
                 yield batch
 
         assert_same_run(plain, watch(dl, visit=saving))
+
+
+def test_saving_does_not_call_a_before_iter_of_the_users_own(pictures: Pictures) -> None:
+    dl = fastload.accelerate(built(lambda: folder(pictures, 0, before_iter=random.random), 0))
+    seed_all(7)
+    for _ in dl:
+        before = generator_states(dl)
+        dl.state_dict()
+        assert before == generator_states(dl)
+
+
+def test_items_that_are_objects_are_known_again(pictures: Pictures) -> None:
+    def make() -> Any:
+        images = [fv.PILImage.create(f) for f in pictures.files]
+        dblock = fv.DataBlock((fv.ImageBlock, fv.RegressionBlock), get_y=lambda _: 1.0, item_tfms=fv.RandomResizedCrop(24))
+        return fastload.accelerate(dblock.dataloaders(images, bs=4, num_workers=0, device="cpu")).train
+
+    state, expected = interrupted(built(make), 2)
+    assert_same_run(expected, resumed(built(make), state))
 
 
 @pytest.mark.parametrize("kind", ["augmented", "stock"])
@@ -263,7 +280,7 @@ def turning(p: Pictures, workers: int, at: int) -> Any:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("after", [1, 4, 6])
-def test_an_epoch_that_goes_over_to_stock_resumes_before_at_and_after_that(pictures: Pictures, workers: int, after: int) -> None:
+def test_an_epoch_that_goes_over_to_stock_resumes_before_and_after_that(pictures: Pictures, workers: int, after: int) -> None:
     state, expected = interrupted(built(lambda: turning(pictures, workers, at=9)), after)
     with warned() as lines:
         assert_same_run(expected, resumed(built(lambda: turning(pictures, workers, at=9)), state))
@@ -276,6 +293,38 @@ def test_what_stock_began_fastload_ends_and_the_other_way_round(pictures: Pictur
     after = "threads" if before == "stock" else "stock"
     state, expected = interrupted(accelerated(pictures, "augmented", workers, executor=before), 2)
     assert_same_run(expected, resumed(accelerated(pictures, "augmented", workers, executor=after), state))
+
+
+class Skipping:
+    """A label function that asks to skip some items once set-up is over."""
+
+    def __init__(self, skip: set[Path]) -> None:
+        self.skip, self.on = skip, False
+
+    def __call__(self, file: Path) -> float:
+        if self.on and file in self.skip:
+            raise SkipItemException
+        return 1.0
+
+
+def skipping(p: Pictures, drop_last: bool) -> Any:
+    """Three workers, of which one soon has no items left and one ends in a short batch."""
+    label = Skipping({p.files[k] for k in (0, 1, 2, 9, 10)})
+    tfms = [fv.RandomResizedCrop(24), fv.FlipItem()]
+    dblock = fv.DataBlock((fv.ImageBlock, fv.RegressionBlock), get_y=label, splitter=fv.IndexSplitter([16]), item_tfms=tfms)
+    dls = dblock.dataloaders(p.files * 2, bs=3, num_workers=3, device="cpu", shuffle=False, drop_last=drop_last)
+    label.on = True
+    return dls.train
+
+
+@pytest.mark.parametrize("after", range(1, 7))
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_skipped_items_do_not_move_the_place(pictures: Pictures, drop_last: bool, after: int) -> None:
+    make = lambda: skipping(pictures, drop_last)  # noqa: E731
+    state, expected = interrupted(fastload.accelerate(built(make)), after)
+    assert_same_run(expected, resumed(fastload.accelerate(built(make)), state))
+    if after == 5:  # stock goes on at the same place
+        assert_same_run(expected, resumed(fastload.accelerate(built(make), executor="stock"), state))
 
 
 # States that do not fit.
@@ -308,8 +357,7 @@ def test_a_changed_data_set_is_refused(pictures: Pictures, change: str) -> None:
     with pytest.raises(StateError):
         dl.load_state_dict(state)
         next(iter(dl))
-    expected = list(fastload.accelerate(built(lambda: folder(pictures, 2), 0)))
-    assert len(expected) == len(list(dl)) or change == "fewer files"
+    assert len(dl) == len(list(dl))  # the loader itself still works
 
 
 # Another process.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -41,14 +42,21 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and status 1."""
     args = parser().parse_args(argv)
+    if args.command == "run":
+        return int(args.run(args))  # the script's own errors stay as they are
     try:
         return int(args.run(args))
     except FastloadError as err:
-        print(f"fastload {args.command}: {err}", file=sys.stderr)
-        return 1
+        return complain(args.command, err)
     except KeyboardInterrupt:
         print(f"fastload {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever read the result has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def complain(command: str, err: FastloadError) -> int:
+    """One line on stderr, and exit status 1."""
+    print(f"fastload {command}: {err}", file=sys.stderr)
+    return 1

@@ -7,8 +7,6 @@ import runpy
 import sys
 from pathlib import Path
 
-from fastload.errors import DataError
-
 __all__ = ["HELP", "NAME", "add_arguments", "main"]
 
 NAME = "run"
@@ -37,7 +35,8 @@ def main(args: argparse.Namespace) -> int:
 
     script = Path(args.script)
     if not script.is_file():
-        raise DataError(f"there is no script {args.script!r}")
+        print(f"fastload run: there is no script {args.script!r}", file=sys.stderr)
+        return 1
     sys.argv = [args.script, *args.args]
     sys.path.insert(0, str(script.resolve().parent))
     with enable(threads=args.threads):

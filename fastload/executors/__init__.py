@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from fastload.draws import Drawer, Sample
 from fastload.ops import Size
 from fastload.plan import Plan
-from fastload.source import Ref, Source
+from fastload.source import Ref
 
-__all__ = ["Batch", "Executor", "Finished", "Hook", "Options", "executors"]
+__all__ = ["Batch", "Executor", "Finished", "Hook", "Options", "automatic", "executors"]
 
 # (stage, item, thread, start_ns, end_ns), called from the thread that did the work; stages: read, decode, transform
 Hook = Callable[[str, int, str, int, int], None]
@@ -94,13 +94,14 @@ def executors() -> dict[str, ModuleType]:
     return {module.NAME: module for module in modules}
 
 
-def sizes_of(sources: Sequence[Source], refs: Sequence[Ref]) -> list[Size | None]:
-    """What the sources know of the sizes of one sample's images without reading them."""
-    return [source.size(ref) for source, ref in zip(sources, refs, strict=True)]
-
-
 def refuses_needing(plan: Plan, sources: int) -> str | None:
     """One sentence if the number of sources does not fit the plan."""
     if len(plan.elements) != sources:
         return f"the plan has {len(plan.elements)} images per item, but {sources} sources were given"
     return None
+
+
+def automatic(plan: Plan, options: Options) -> tuple[str, str]:
+    """The executor that `executor="auto"` means for a plan, and one sentence where it is not the fastest."""
+    reason = executors()["native"].refuses(plan, options)
+    return ("native", "") if reason is None else ("threads", f"images are decoded by Pillow alone, at half the speed: {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -17,7 +18,7 @@ from fastload.executors import Batch, Finished, Hook, Options
 from fastload.ops import Size
 from fastload.plan import Element, Plan
 from fastload.slots import Slot
-from fastload.source import IN_MEMORY, Record, Ref, Source, open_lazily
+from fastload.source import IN_MEMORY, Record, Source, open_lazily
 
 __all__ = ["Job", "Stages"]
 
@@ -27,6 +28,7 @@ class Stages:
 
     def __init__(self, hook: Hook | None = None) -> None:
         self.hook = hook
+        self.failed: BaseException | None = None
         self._local = threading.local()
         self._all: list[dict[str, list[int]]] = []
 
@@ -41,8 +43,14 @@ class Stages:
         entry[0] += 1
         entry[1] += end - start_ns
         if self.hook is not None:
-            self.hook(stage, item, threading.current_thread().name, start_ns, end)
+            self._tell(self.hook, (stage, item, threading.current_thread().name, start_ns, end))
         return end
+
+    def _tell(self, hook: Hook, event: tuple[str, int, str, int, int]) -> None:
+        try:
+            hook(*event)
+        except BaseException as err:  # raised by the consumer: a hook's own mistake is no image's fault
+            self.failed = err
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Per stage: (images, nanoseconds), summed over the threads."""
@@ -69,6 +77,8 @@ class Job:
         self.drawn: list[Sample | None] = [None] * count
         self.positions: list[int] = []  # samples that have been drawn, in order
         self.slots: list[Any] = []
+        self.unreadable: set[int] = set()  # samples whose fault came from reading or decoding
+        self.used_bytes = 0  # of everything read for it so far; several threads add, so it may be a little low
         self._unsettled: Any = None  # the global generator before its numbers were confirmed
 
     def open_rows(self) -> None:
@@ -84,6 +94,7 @@ class Job:
         try:
             self._size(pos, 0)
         except BaseException as err:  # carried to the consumer, who raises it
+            self.unreadable.add(pos)
             self.faults[pos] = with_path(err, self._name(pos, 0))
 
     def render(self, pos: int) -> None:
@@ -109,7 +120,7 @@ class Job:
     def fatal(self) -> int | None:
         """Position of the first sample whose fault must be raised."""
         skip = self.options.skip_bad
-        return min((p for p, e in self.faults.items() if not (skip and _unreadable(e))), default=None)
+        return min((p for p, e in self.faults.items() if not (skip and p in self.unreadable and _harmless(e))), default=None)
 
     def give_up(self, drawer: Drawer, position: int) -> BaseException:
         """The fault of `position`, with the random numbers left where stock would leave them."""
@@ -134,7 +145,7 @@ class Job:
         return Finished(self.batch, kept, images, drawn, sizes, skipped)
 
     def held_bytes(self) -> int:
-        """Bytes of encoded images held now."""
+        """Bytes of images held now, as read or, where the format asks for it, decoded."""
         return sum(r.nbytes for records in self.records for r in records if r is not None)
 
     def _take(self, drawn: list[Sample] | None) -> bool:
@@ -157,6 +168,7 @@ class Job:
         if record is None:
             start, ref = time.perf_counter_ns(), self.batch.refs[pos][element]
             record = self.records[pos][element] = self.sources[element].read(ref)
+            self.used_bytes += record.nbytes
             self.stages.note("read", ref.index, start)
         return record
 
@@ -165,7 +177,9 @@ class Job:
         if size is None:
             size = self.sources[element].size(self.batch.refs[pos][element])
         if size is None:
-            size = self.measure(self._read(pos, element), self.plan.elements[element])
+            record = self._read(pos, element)
+            size = self.measure(record, self.plan.elements[element])
+            self.used_bytes += record.nbytes if record.data is None else 0
         self.sizes[pos][element] = size
         return size
 
@@ -175,10 +189,14 @@ class Job:
         return image.width, image.height
 
     def _render(self, pos: int, element: int) -> None:
-        part = self.plan.elements[element]
-        record = self._read(pos, element)
-        if not self.direct(pos, element, record):
-            self._by_pillow(pos, element, record, part)
+        try:
+            record = self._read(pos, element)
+            done = self.direct(pos, element, record)
+        except BaseException:
+            self.unreadable.add(pos)
+            raise
+        if not done:
+            self._by_pillow(pos, element, record, self.plan.elements[element])
         self.records[pos][element] = None
 
     def direct(self, pos: int, element: int, record: Record) -> bool:
@@ -187,14 +205,17 @@ class Job:
 
     def _by_pillow(self, pos: int, element: int, record: Record, part: Element) -> None:
         ref, probed, start = self.batch.refs[pos][element], self.sizes[pos][element], time.perf_counter_ns()
-        image = _loaded(record, part.mode)
+        try:
+            image = _loaded(record, part.mode)
+        except BaseException:
+            self.unreadable.add(pos)
+            raise
         size = (image.width, image.height)
         if probed is not None and probed != size:
             raise DataError(f"{record.name} was {probed} pixels by its header and {size} decoded: is it being rewritten?")
         self.sizes[pos][element] = size
         start = self.stages.note("decode", ref.index, start)
-        todo = self.order(self.todo(pos, element, size), size)
-        self.transform(pos, element, image, todo)
+        self.transform(pos, element, image, self.order(self.todo(pos, element, size), size))
         self.stages.note("transform", ref.index, start)
 
     def todo(self, pos: int, element: int, size: Size) -> list[pixels.Step]:
@@ -217,11 +238,22 @@ class Job:
         if isinstance(slot, Slot):
             np.copyto(slot.rows[pos], array)
         else:
+            self.used_bytes += array.nbytes
             slot[pos] = np.require(array, requirements=("C", "W"))  # torch warns of arrays it may not write to
 
 
-def _unreadable(err: BaseException) -> bool:
-    """Whether a fault is the image's own; a lack of memory, an interrupt or an exit is not."""
+def _harmless(err: BaseException) -> bool:
+    """Whether a fault is the image's own, not the machine's: no memory, no free file, a lost disk or network are not."""
+    if isinstance(err, OSError) and err.errno is not None:
+        return err.errno in (
+            errno.ENOENT,
+            errno.EACCES,
+            errno.EPERM,
+            errno.EISDIR,
+            errno.ENOTDIR,
+            errno.ELOOP,
+            errno.ENAMETOOLONG,
+        )
     return isinstance(err, Exception) and not isinstance(err, MemoryError)
 
 
@@ -252,8 +284,3 @@ def _by_path(record: Record, mode: str) -> Any:
         image, record.image = pixels.load(record, mode), None
         record.image = image
     return record.image
-
-
-def refs_by_path(paths: Sequence[str]) -> tuple[tuple[Ref, ...], ...]:
-    """References to one image per item, by path."""
-    return tuple((Ref(k, path),) for k, path in enumerate(paths))

@@ -32,7 +32,7 @@ def refuses(plan: Plan, options: Options) -> str | None:
 
 
 def open_executor(plan: Plan, sources: Sequence[Source], options: Options) -> Native:
-    """An executor with `options.threads` threads of its own, or those of `options.pool`. Raises MissingPackage if it refuses."""
+    """An executor with its own threads, or those of `options.pool`. Raises MissingPackage if it refuses."""
     if reason := refuses(plan, options):
         raise MissingPackage(reason)
     return Native(plan, sources, options)

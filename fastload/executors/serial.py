@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fastload.draws import Drawer
+from fastload.errors import SettingsError
 from fastload.executors import Batch, Finished, Options, refuses_needing
 from fastload.executors._work import Job, Stages
 from fastload.plan import Plan
@@ -30,7 +31,7 @@ class Serial:
 
     def __init__(self, plan: Plan, sources: Sequence[Source], options: Options) -> None:
         if reason := refuses_needing(plan, len(sources)):
-            raise ValueError(reason)
+            raise SettingsError(reason)
         self.plan, self.sources, self.options = plan, sources, options
         self._stages = Stages(options.hook)
         self._fresh = True
@@ -55,6 +56,8 @@ class Serial:
         for pos in job.positions:
             job.render(pos)
             self._check(job, drawer)
+        if self._stages.failed is not None:
+            raise self._stages.failed
         return job.finish()
 
     def _check(self, job: Job, drawer: Drawer) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fastload import pixels, slots
 from fastload.draws import Drawer
-from fastload.errors import ForkedIterator, LoaderTimeout
+from fastload.errors import ForkedIterator, LoaderTimeout, SettingsError
 from fastload.executors import Batch, Finished, Options, refuses_needing
 from fastload.executors._work import Job, Stages
 from fastload.ops import Size
@@ -29,6 +29,7 @@ from fastload.source import Source
 __all__ = ["NAME", "Pool", "Threads", "Tidy", "open_executor", "refuses"]
 
 NAME = "threads"
+PATIENCE_S = 2.0  # for the images under way when a pool is closed; an ordinary one takes milliseconds
 
 
 def refuses(plan: Plan, options: Options) -> str | None:
@@ -54,10 +55,14 @@ class Pool:
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"fastload-{k}", daemon=True) for k in range(threads)
         ]
-        for thread in self._threads:
-            thread.start()
-        for _ in self._threads if init is not None else ():
-            self._begun.acquire()  # init puts the global generators back: not while the consumer draws from them
+        try:
+            for thread in self._threads:
+                thread.start()
+            for _ in self._threads if init is not None else ():
+                self._begun.acquire()  # init puts the global generators back: not while the consumer draws from them
+        except BaseException:  # an interrupt: nobody else knows of these threads
+            self.close(wait=False)
+            raise
 
     @property
     def alive(self) -> bool:
@@ -74,7 +79,8 @@ class Pool:
     def close(self, wait: bool = True) -> None:
         """Drop queued tasks, end the threads once their present image is done; twice is harmless.
 
-        `wait` False leaves a thread that hangs in its image alone: it is a daemon, and ends if ever it comes back.
+        A thread that hangs in its image (a dead network disk) is left alone, at once with `wait` False: it is a daemon, and
+        ends if ever it comes back.
         """
         if not self.alive:
             return
@@ -82,9 +88,10 @@ class Pool:
             self.closed = True
             self._tasks.clear()
             self._ready.notify_all()
+        end = time.monotonic() + PATIENCE_S
         for thread in self._threads if wait else ():
-            if thread is not threading.current_thread():
-                thread.join()
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
 
     def _work(self, number: int) -> None:
         try:
@@ -123,7 +130,7 @@ class Threads:
 
     def __init__(self, plan: Plan, sources: Sequence[Source], options: Options) -> None:
         if reason := refuses_needing(plan, len(sources)):
-            raise ValueError(reason)
+            raise SettingsError(reason)
         self.plan, self.sources, self.options = plan, sources, options
         self._stages = Stages(options.hook)
         self._pool: Pool | None = options.pool
@@ -166,6 +173,8 @@ class _Run:
         self.lock = threading.Lock()
         self.closed = False
         self.fault: BaseException | None = None
+        self.broken: BaseException | None = None
+        self.typical_bytes = 0
         self.ended = False
 
     # consumer's thread -------------------------------------------------------------------------------------------------
@@ -197,8 +206,10 @@ class _Run:
         return sum(self._bytes(job) for job in self.window) < self.options.ram_bytes
 
     def _bytes(self, job: Tidy) -> int:
+        """What a job holds or, before it has read anything, what the largest one so far came to."""
         size = self.plan.size or (0, 0)
-        return job.held_bytes() + sum(slots.nbytes(len(job.batch.refs), e.shape(size)) for e in self.plan.elements)
+        output = sum(slots.nbytes(len(job.batch.refs), e.shape(size)) for e in self.plan.elements)
+        return output + max(job.held_bytes(), self.typical_bytes)
 
     def _open(self, batch: Batch) -> None:
         job = self.owner.job(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
@@ -213,6 +224,7 @@ class _Run:
     def hand_over(self, job: Tidy) -> Finished:
         """Wait for `job`, settle its draws, render anew what changed, and return the batch."""
         self._wait(job)
+        self.typical_bytes = max(self.typical_bytes, job.used_bytes)
         if (bad := job.fatal()) is not None:
             raise job.give_up(self.drawer, bad)
         with self.lock:
@@ -227,13 +239,17 @@ class _Run:
 
     def _wait(self, job: Tidy) -> None:
         end = time.monotonic() + self.options.timeout_s if self.options.timeout_s else None
-        while not job.done.wait(0.5 if end is None else max(0.0, min(0.5, end - time.monotonic()))):
+        while self.broken is None and not job.done.wait(0.5 if end is None else max(0.0, min(0.5, end - time.monotonic()))):
             if not self.pool.alive:
                 raise ForkedIterator(_FORKED.format(self.pool.pid, os.getpid()))
             if end is not None and time.monotonic() >= end:
                 self.pool.close(wait=False)  # a read that hangs would hang the consumer too
                 raise LoaderTimeout(_LATE.format(job.batch.number, self.options.timeout_s))
+        for fault in (self.broken, self.owner._stages.failed):
+            if fault is not None:
+                raise fault
         if self.pool.failed is not None:
+            self.pool.close()  # the error holds the consumer's frames: threads that hold the error would keep the loader alive
             raise self.pool.failed
 
     # pool threads ------------------------------------------------------------------------------------------------------
@@ -245,9 +261,10 @@ class _Run:
         try:
             if not self.closed:
                 work(job, pos)
-        except BaseException as err:  # a thread must not die unseen: the consumer raises it
-            job.faults[pos] = err
-            job.done.set()
+        except BaseException as err:  # no image's fault (those are kept with their sample): the whole run ends with it
+            self.broken = err
+            for waiting in [job, *self.undrawn, *self.window]:
+                waiting.done.set()
 
     def _probe(self, job: Tidy, pos: int) -> None:
         job.probe(pos)

@@ -1,11 +1,12 @@
 """The hot path in C++: JPEG bytes to batch row in one pass, GIL released; what it can't do exactly it refuses.
 
-It decodes with the very libjpeg that Pillow has loaded and resizes with Pillow's own integer arithmetic. Both are compared with
-Pillow on a few pictures when first used; where they differ (Pillow-SIMD rounds its resize differently), that half stays Pillow's.
+It decodes with the very libjpeg that Pillow has loaded and resizes with Pillow's own integer arithmetic. Both are compared
+with Pillow on a few pictures when first used; where they differ (Pillow-SIMD rounds otherwise), Pillow does the work.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import PIL
 from PIL import Image
 
 __all__ = ["Status", "extension", "status"]
 
-GET_IT = "install a C++ compiler and libjpeg's headers (Debian: apt-get install g++ libjpeg62-turbo-dev), then `pip install -e .` again"
+GET_IT = "install a C++ compiler and libjpeg's headers (Debian: apt-get install g++ libjpeg62-turbo-dev) and fastload again"
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,9 @@ class Status:
 def extension() -> Any:
     """The compiled module, or None where it was not built."""
     try:
-        from fastload.native import _native
+        return importlib.import_module("fastload.native._native")
     except ImportError:
         return None
-    return _native
 
 
 @cache
@@ -53,13 +54,13 @@ def status() -> Status:
         return Status(False, False, "", f"Pillow's JPEG library can't be used: {missing}")
     decodes, resizes = all(map(_decodes_like_pillow, _pictures())), all(map(_resizes_like_pillow, _pictures()))
     names = [name for name, good in (("decoder", decodes), ("resize", resizes)) if not good]
-    reason = f"the native {' and '.join(names)} does not equal this Pillow ({Image.__version__})" if names else ""
+    reason = f"the native {' and '.join(names)} does not equal this Pillow ({PIL.__version__})" if names else ""
     return Status(decodes, resizes, native.kernels_in_use(), reason)
 
 
 def pillow13() -> bool:
     """Whether this Pillow may do the vertical pass first (13 and later)."""
-    return int(Image.__version__.split(".")[0]) >= 13
+    return int(PIL.__version__.split(".")[0]) >= 13
 
 
 def _pictures() -> Iterator[bytes]:
@@ -84,9 +85,10 @@ def _decodes_like_pillow(data: bytes) -> bool:
 def _resizes_like_pillow(data: bytes) -> bool:
     image = Image.open(io.BytesIO(data)).convert("RGB")
     w, h = image.size
-    for box, size, mirrored in (((0, 0, w, h), (24, 40), False), ((5, 3, w - 2, h), (31, 17), True), ((1, 0, 20, h), (64, 9), True)):
+    shapes = (((0, 0, w, h), (24, 40), False), ((5, 3, w - 2, h), (31, 17), True), ((1, 0, 20, h), (64, 9), True))
+    for box, size, mirrored in shapes:
         crop = image.crop(box)
-        truth = (crop.transpose(0) if mirrored else crop).resize(size, 2)
+        truth = (crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else crop).resize(size, 2)
         if not _same(data, box, size, np.asarray(truth), mirrored):
             return False
     return True
