@@ -1,4 +1,4 @@
-"""How much sooner do the same batches come after the import swap, with packages alone?
+"""How much sooner do the same batches come after the import swap, natively and with packages alone?
 
     python benchmarks/bench_swap.py DATA [--rounds 5] [--num-workers 2] [--json FILE]
 
@@ -49,17 +49,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--part", choices=("both", *PARTS), default="both")
+    parser.add_argument("--executor", default="auto", help="threads: with packages alone, without the native extension")
     parser.add_argument("--json", type=Path, help="write the figures, machine and versions to a file")
     args = parser.parse_args()
     os.environ.update(BENCH_DATA=str(args.data.resolve()), BENCH_WORKERS=str(args.num_workers))
     target = Target(f"{Path(__file__).resolve()}:get_dls")
-    report = bench(target, args.rounds, args.seconds, PARTS if args.part == "both" else (args.part,), progress=_say)
+    report = bench(target, args.rounds, args.seconds, _parts(args.part), executor=args.executor, progress=_say)
     print(report)
     if args.json:
         facts = {"question": __doc__.splitlines()[0], "data": _facts(args.data), "num_workers": args.num_workers}
+        facts["executor"] = args.executor
         found = {**facts, **json.loads(report.to_json()), "target": "benchmarks/bench_swap.py:get_dls"}
         args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0 if all(report.equal.values()) else 3
+
+
+def _parts(part: str) -> tuple[str, ...]:
+    return PARTS if part == "both" else (part,)
 
 
 def _facts(folder: Path) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def bench(
     seconds: float = 4.0,
     parts: Sequence[str] = PARTS,
     threads: int | None = None,
+    executor: str = "auto",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> BenchReport:
     """Measure both engines on `target`, each for about `seconds` a round. `progress(done, total, what)` is called in between.
@@ -115,6 +116,7 @@ def bench(
         if progress is not None:
             progress(done, len(jobs), f"{engine}, {part}")
         job = {"target": asdict(target), "engine": engine, "part": part, "seconds": seconds, "threads": threads}
+        job["executor"] = executor
         found.setdefault((engine, part), []).append(measure(job))
     if progress is not None:
         progress(len(jobs), len(jobs), "done")

@@ -39,7 +39,7 @@ def _loaders(job: dict[str, Any]) -> Any:
     made = open_target(Target(**job["target"]), seed=SEED)
     dls = getattr(made, "dls", made)
     if job["engine"] == "fastload":
-        accelerate(dls, threads=job["threads"])
+        accelerate(dls, threads=job["threads"], executor=job["executor"])
     if job["part"] == "uint8":
         for dl in dls.loaders:
             dl.after_batch.fs.clear()

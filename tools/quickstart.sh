@@ -39,7 +39,7 @@ if [[ $# -eq 0 ]]; then
 fi
 
 say "timing the loaders on $data"
-"$VENV/bin/fastload" bench "$data"
+"$VENV/bin/fastload" bench "$data" --rounds 2 --seconds 3
 
 say "training with stock fastai and with fastload"
 "$PY" "$ROOT/benchmarks/train_compare.py" "$data"

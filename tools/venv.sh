@@ -44,10 +44,12 @@ make_venv() {
   "$python" -m venv "$VENV" >&2 || die "$python could not make $VENV (Debian, Ubuntu: apt-get install python3.11-venv)"
 }
 
-# What an installation depends on: this file, and where the checkout lies.
+# What an installation depends on: pyproject.toml, the extension's sources, and where the checkout lies.
 fingerprint() {
   "$PY" -c 'import hashlib, pathlib, sys
-print(hashlib.sha256(sys.argv[1].encode() + pathlib.Path(sys.argv[1], "pyproject.toml").read_bytes()).hexdigest())' "$ROOT"
+root = pathlib.Path(sys.argv[1])
+files = [root / "pyproject.toml", *sorted(root.glob("fastload/native/[!_]*"))]
+print(hashlib.sha256(sys.argv[1].encode() + b"".join(p.read_bytes() for p in files if p.is_file())).hexdigest())' "$ROOT"
 }
 
 # pip's lines as a single one that rewrites itself; nothing where stderr is not a terminal.
@@ -64,6 +66,26 @@ progress() {
   printf '\r\033[K' >&2
 }
 
+# The native extension needs a C++ compiler and libjpeg's headers. Debian and its kin have both; elsewhere, or without the right to
+# install packages, fastload is installed without the extension and says so.
+native_needs() {
+  local run=()
+  if printf '#include <cstdio>\n#include <jpeglib.h>\n' | c++ -x c++ -fsyntax-only - 2>/dev/null; then
+    return
+  fi
+  if [[ $(id -u) -ne 0 ]]; then
+    run=(sudo -n)
+  fi
+  if command -v apt-get >/dev/null && { [[ $(id -u) -eq 0 ]] || sudo -n true 2>/dev/null; }; then
+    say "installing g++ and libjpeg62-turbo-dev (or libjpeg-dev) for the native extension"
+    if { ${run[@]+"${run[@]}"} apt-get update && { ${run[@]+"${run[@]}"} apt-get install -y g++ libjpeg62-turbo-dev ||
+      ${run[@]+"${run[@]}"} apt-get install -y g++ libjpeg-dev; }; } >"$VENV/apt.log" 2>&1; then
+      return
+    fi
+  fi
+  say "no C++ compiler or no libjpeg headers: installing without the native extension (about half as fast, the same pixels)"
+}
+
 need() {
   local extra=$1 stamp="$VENV/fastload-$1.stamp" log="$VENV/install.log" started=$SECONDS want
   make_venv
@@ -71,6 +93,7 @@ need() {
   if [[ -f "$stamp" && "$(<"$stamp")" == "$want" ]]; then
     return
   fi
+  native_needs
   say "installing fastload with its [$extra] packages into $VENV (the first time takes minutes: torch is large)"
   if ! "$PY" -m pip install --disable-pip-version-check --editable "${ROOT}[$extra]" 2>&1 | tee "$log" | progress; then
     tail -n 15 "$log" >&2

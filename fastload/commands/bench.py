@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=None, help="fastload's threads (default: every CPU this process may use)"
     )
+    parser.add_argument("--executor", default="auto", help="fastload's executor: auto, native, threads, serial (default: auto)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -45,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     from fastload.bench import PARTS, bench
 
     parts = PARTS if args.part == "both" else (args.part,)
-    report = bench(target_of(args), args.rounds, args.seconds, parts, args.threads, _progress())
+    report = bench(target_of(args), args.rounds, args.seconds, parts, args.threads, args.executor, _progress())
     print(report.to_json() if args.json else report)
     return 0 if all(report.equal.values()) else 3
 
