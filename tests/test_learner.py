@@ -5,11 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
 import pickle
-import runpy
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +34,6 @@ from sidebyside import (
 import fastload
 from fastload import vision as fast_vision
 from fastload.intercept import attached_to
-
-CHILD_S = 100
 
 
 def loaders(vision: Any, p: Pictures, workers: int = 0, **kw: Any) -> Any:
@@ -254,26 +248,6 @@ def test_a_loaded_learner_may_be_accelerated(pictures: Pictures, exported: tuple
         assert_same(exported[1], learn.get_preds(dl=learn.dls.test_dl(pictures.files[:7]))[0])
     assert [] == lines
     assert 7 == stages["transform"] + stages["native"]
-
-
-_WITHOUT = """
-import sys; sys.modules["fastload"] = None
-import warnings; warnings.simplefilter("ignore")
-from pathlib import Path
-from fastai.vision.all import *
-learn = load_learner({path!r}); learn.remove_cb(ProgressCallback)
-preds, _ = learn.get_preds(dl=learn.dls.test_dl([Path(f) for f in {files!r}], num_workers=0))
-print(preds.numpy().tobytes().hex())
-"""
-
-
-def test_an_exported_learner_loads_where_fastload_is_not_installed(
-    pictures: Pictures, exported: tuple[Path, torch.Tensor]
-) -> None:
-    code = _WITHOUT.format(path=str(exported[0]), files=[str(f) for f in pictures.files[:7]])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=CHILD_S)
-    assert 0 == done.returncode, done.stderr
-    assert exported[1].numpy().tobytes().hex() == done.stdout.strip()
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))  # stock has no older
@@ -524,45 +498,6 @@ def test_executor_stock_is_stock_and_says_nothing(pictures: Pictures) -> None:
 
 # The import swap.
 
-_COLD = """
-import sys
-import fastload
-print(sorted({"torch", "fastai", "numpy", "PIL"} & set(sys.modules)))
-from fastload.executors import executors
-executors()
-print("fastai" in sys.modules)
-import fastai.vision.all
-from fastai.data import load
-def snapshot():
-    return {(n, k): id(v) for n, m in list(sys.modules.items()) if n.split(".")[0] in ("fastai", "torch", "PIL") and m
-            for k, v in list(vars(m).items())}
-before, table = snapshot(), load._loaders
-import fastload.vision, fastload.loader, fastload.front
-after = snapshot()
-changed = sorted(k for k in before if before[k] != after.get(k) and not k[1].startswith("_") or k[1] == "_loaders" and
-                 before[k] != after[k])
-print(changed, table is load._loaders)
-import os
-os.environ["FASTLOAD"] = "off"
-from fastload.vision import *
-dls = ImageDataLoaders.from_folder({path!r}, valid_pct=0.3, item_tfms=Resize(16), bs=4, num_workers=0)
-block = DataBlock((ImageBlock, CategoryBlock), get_items=get_image_files, get_y=parent_label, item_tfms=Resize(16))
-both = [dls, block.dataloaders({path!r}, bs=4, num_workers=0)]
-print([type(dl).__module__ + "." + type(dl).__name__ for one in both for dl in one.loaders])
-len(list(dls.train))
-print(table is load._loaders)
-"""
-
-
-def test_importing_loads_no_torch_executors_no_fastai_nothing_is_patched_and_off_is_stock(pictures: Pictures) -> None:
-    code = _COLD.replace("{path!r}", repr(str(pictures.images)))
-    env = {k: v for k, v in os.environ.items() if k != "FASTLOAD"}
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_S, env=env)
-    assert 0 == done.returncode, done.stderr
-    stock = ["fastai.data.core.TfmdDL"] * 4
-    assert ["[]", "False", "[] True", str(stock), "True"] == done.stdout.splitlines()[-5:]
-
 
 def test_the_swap_exports_fastais_names() -> None:
     ours: dict[str, Any] = {}
@@ -575,43 +510,6 @@ def test_the_swap_exports_fastais_names() -> None:
     for name in swapped:
         assert issubclass(ours[name], theirs[name])
         assert (theirs[name].__name__, theirs[name].__doc__) == (ours[name].__name__, ours[name].__doc__)
-
-
-_SCRIPT = """
-import sys
-import warnings; warnings.simplefilter("ignore")
-from helper_module import SIZE
-from fastai.vision.all import *
-if __name__ == "__main__":
-    set_seed(3)
-    dls = ImageDataLoaders.from_folder(sys.argv[1], valid_pct=0.3, item_tfms=RandomResizedCrop(SIZE), bs=4, num_workers=2)
-    learn = Learner(dls, nn.Sequential(nn.Conv2d(3, 3, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten()), metrics=accuracy)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(2, 0.05)
-    print([x.item().hex() for x in learn.recorder.losses], [[float(v).hex() for v in r] for r in learn.recorder.values])
-    print(sys.argv[2:], type(dls.train).__name__, sum(p.sum() for p in learn.model.parameters()).item().hex())
-    print(hasattr(load_module._loaders, "stock") if (load_module := sys.modules["fastai.data.load"]) else None)
-    sys.exit(int(sys.argv[3]))
-"""
-
-
-def test_fastload_run_gives_what_plain_python_gives(
-    pictures: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script, args = tmp_path / "train.py", [str(pictures.images), "--lr", "5"]
-    script.write_text(_SCRIPT)
-    (tmp_path / "helper_module.py").write_text("SIZE = 24\n")
-    command = [sys.executable, "-m", "fastload", "run", str(script), *args]
-    env = {k: v for k, v in os.environ.items() if k != "FASTLOAD"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_S, env=env)
-    monkeypatch.setattr(sys, "argv", [str(script), *args])
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with stock_only(), pytest.raises(SystemExit) as left:
-        runpy.run_path(str(script), run_name="__main__")
-    assert left.value.code == done.returncode == 5, done.stderr
-    expected, actual = capsys.readouterr().out.splitlines(), done.stdout.splitlines()
-    assert expected[:-1] == actual[:-1]
-    assert ["False", "True"] == [expected[-1], actual[-1]]
 
 
 def test_explain_is_json_and_names_every_transform(pictures: Pictures) -> None:
