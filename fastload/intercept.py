@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastload import machine
-from fastload.loader import Attached, inner_loader, iterate
+from fastload.attached import Attached
+from fastload.loader import inner_loader, iterate
 from fastload.settings import Settings
 
 __all__ = ["attached_to", "install", "switch_off", "switch_on"]

@@ -10,131 +10,30 @@ from __future__ import annotations
 
 import itertools
 import logging
-import weakref
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from fastload import machine
+from fastload.attached import Attached, Progress
 from fastload.bridge import Compiled, Refused, compile_loader
 from fastload.collate import assemble
 from fastload.draws import Drawer
 from fastload.errors import EmptyBatch, StateError, with_path
 from fastload.executors import Batch, Finished, Options, automatic, executors
-from fastload.executors.threads import Pool
 from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
 from fastload.order import Whole, virtual_batches
-from fastload.settings import Settings
 from fastload.source import Files, Record, Ref, Source, open_lazily
 from fastload.targets import Unplanned, label_reader, path_reader, pure
 
-__all__ = ["Attached", "Progress", "inner_loader", "iterate"]
+__all__ = ["inner_loader", "iterate"]
 
 log = logging.getLogger("fastload")
 Stock = Callable[[Any], Any]
 RANK_STRIDE = 1_000_003  # more than any number of workers, so that the ranks' worker seeds never meet
-
-
-@dataclass(frozen=True)
-class Resume:
-    """A saved place in an epoch: what the next iterator needs to go on from there. `words` None: stock made its batches."""
-
-    done: int
-    samples: int
-    words: list[int] | None
-    seed_state: bytes
-    indices: str
-    generators: Generators
-
-
-@dataclass(frozen=True)
-class Order:
-    """What chose the epoch's indices: the loader's own generator and the global ones, before `randomize`."""
-
-    rng: Any
-    generators: Generators
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A state to go on from; `resume` is None where it lies between two epochs."""
-
-    order: Order
-    resume: Resume | None
-
-
-@dataclass
-class Progress:
-    """Where the epoch stands: `done` batches and `samples` indices handed over, and what is needed to go on from there.
-
-    `seed_state`: torch's CPU generator before it drew the base seed. `resume`: a saved state, taken up by the next iterator.
-    """
-
-    done: int = 0
-    samples: int = 0
-    ended: bool = False
-    seed_state: bytes | None = None
-    indices: Any = None
-    drawer: Drawer | None = None
-    resume: Resume | None = None
-    counts: Callable[[], dict[str, tuple[int, int]]] = dict
-
-    def digest(self) -> str:
-        """Eight hex digits of the epoch's indices; empty where they are an endless iterator."""
-        return f"{zlib.crc32(repr(self.indices).encode()):08x}" if isinstance(self.indices, list) else ""
-
-
-@dataclass
-class Attached:
-    """What fastload keeps beside one loader. `told` and `skipped` are shared by loaders made from it by `new`.
-
-    `told`: lines already logged. `skipped`: path -> error of images left out. `single`: only one batch is wanted.
-    `stays`: why the loader last went to stock in the middle of an epoch.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    told: set[str] = field(default_factory=set)
-    skipped: dict[str, str] = field(default_factory=dict)
-    progress: Progress = field(default_factory=Progress)
-    pool: Pool | None = None
-    single: bool = False
-    guesses: bool = False
-    most_workers: int = 0
-    stays: str | None = None
-    order: Order | None = None
-    loaded: Loaded | None = None
-
-    def child(self, changes: dict[str, Any]) -> Attached:
-        """For a loader made by `new`: the same settings and memory of what was reported, its own progress."""
-        return Attached(self.settings.updated(changes), self.told, self.skipped)
-
-    def only_one(self, fake_l: Any) -> bool:
-        """Whether one batch is wanted: `one_batch` says so; a stock one (`guesses`) takes the workers away for a moment."""
-        self.most_workers = max(self.most_workers, fake_l.num_workers)
-        return self.single or (self.guesses and self.most_workers > 0 and fake_l.num_workers == 0)
-
-    def kept_pool(self, threads: int, init: Callable[[int], None] | None) -> Pool:
-        """Threads that outlive epochs (persistent_workers=True); they end with the loader."""
-        if self.pool is not None and self.pool.threads != threads:
-            self.pool.close()
-        if self.pool is None or not self.pool.alive:
-            self.pool = Pool(threads, init)
-            weakref.finalize(self, self.pool.close)
-        return self.pool
-
-    def tell(self, reason: str) -> None:
-        """Report once that a loader stays with stock, and why."""
-        self.say(f"this loader stays with stock fastai: {reason}")
-
-    def say(self, text: str) -> None:
-        """Log a line once."""
-        if text not in self.told:
-            self.told.add(text)
-            log.warning("%s", text)
 
 
 def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:

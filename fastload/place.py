@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fastload.attached import Attached, Loaded, Order, Progress, Resume
 from fastload.bridge import Compiled, compile_loader
 from fastload.errors import StateError
 from fastload.generators import Generators, decode_state, encode_state
-from fastload.loader import Attached, Loaded, Order, Progress, Resume
 
 __all__ = ["load", "save"]
 

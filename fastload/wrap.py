@@ -12,10 +12,10 @@ import weakref
 from typing import Any
 
 from fastload import place
+from fastload.attached import Attached, Order, Progress
 from fastload.errors import StateError
 from fastload.generators import Generators
 from fastload.intercept import install
-from fastload.loader import Attached, Order, Progress
 from fastload.machine import switched_off
 from fastload.settings import Settings, split_keywords, warn_unknown
 
