@@ -7,7 +7,8 @@ an iterator starts, since pipelines change after construction (vision_learner ap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from fastload import stock
 from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize
 from fastload.plan import Element, Plan
 
-__all__ = ["Compiled", "Refused", "compile_loader", "image_class", "pixel_class"]
+__all__ = ["Compiled", "Refused", "compile_loader", "compile_outside", "image_class", "pixel_class"]
 
 PAD_MODES = ("zeros", "border", "reflection")
 # The methods of a loader that decide what a batch is; a class or instance that changes one is left to stock.
@@ -57,6 +58,30 @@ def compile_loader(dl: Any) -> Compiled | Refused:
     if reasons:
         return Refused(tuple(reasons))
     return _compile(dl)
+
+
+def compile_outside(dl: Any) -> Compiled | Refused:
+    """Compile while no iterator runs: the pipelines know the data set's split meanwhile, as they do in an epoch."""
+    if not hasattr(dl.after_item, "fs"):
+        return Refused(("it is no TfmdDL with pipelines",))
+    with _split_known(dl):
+        return compile_loader(dl)
+
+
+@contextmanager
+def _split_known(dl: Any) -> Iterator[None]:
+    """What TfmdDL.before_iter does, taken back afterwards; a user's own before_iter may draw, so it is not called."""
+    from fastai.data.core import TfmdDL
+    from fasttransform import Pipeline
+
+    found = [getattr(dl, name, None) for name in ("after_item", "before_batch", "after_batch")]
+    pipelines = [(p, p.split_idx) for p in found if isinstance(p, Pipeline)]
+    TfmdDL.before_iter(dl)
+    try:
+        yield
+    finally:
+        for pipeline, split in pipelines:
+            pipeline.split_idx = split
 
 
 def _compile(dl: Any) -> Compiled | Refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastload import machine
-from fastload.bridge import Compiled, Refused, compile_loader
+from fastload.bridge import Compiled, Refused, compile_outside
 from fastload.executors import Options, automatic
 from fastload.intercept import attached_to
 from fastload.loader import inner_loader
@@ -20,16 +20,15 @@ __all__ = ["explain_loader"]
 def explain_loader(dl: Any, name: str) -> Section:
     """One section for one loader."""
     inner = inner_loader(dl)
-    inner.before_iter()
     attached = attached_to(inner)
     settings = attached.settings if attached is not None else None
     reasons = _reasons(settings)
     if attached is not None and attached.stays is not None:
         reasons += (f"in the last epoch an item showed that {attached.stays}",)
-    compiled = compile_loader(inner) if hasattr(inner.after_item, "fs") else Refused(("it is no TfmdDL with pipelines",))
+    compiled = compile_outside(inner)
     if isinstance(compiled, Refused):
         reasons += compiled.reasons
-    split = getattr(inner.after_item, "split_idx", None)
+    split = getattr(inner.dataset, "split_idx", None)
     data = {"accelerated": not reasons, "reasons": reasons, "split_idx": split, "pillow": pillow()}
     if reasons or isinstance(compiled, Refused):
         return Section(name, (), ("stock fastai does everything, because:", *(f"- {r}" for r in reasons)), data)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from fastload.attached import Attached, Loaded, Order, Progress, Resume
-from fastload.bridge import Compiled, compile_loader
+from fastload.bridge import Compiled, compile_outside
 from fastload.errors import StateError
 from fastload.generators import Generators, decode_state, encode_state
 
@@ -60,25 +58,8 @@ def _identity(dl: Any) -> dict[str, Any]:
 
 
 def _plan(dl: Any) -> str:
-    with _split_known(dl):
-        compiled = compile_loader(dl)
+    compiled = compile_outside(dl)
     return compiled.plan.fingerprint()[:16] if isinstance(compiled, Compiled) else "stock"
-
-
-@contextmanager
-def _split_known(dl: Any) -> Iterator[None]:
-    """The pipelines know the data set's split meanwhile, as in an epoch; a user's own before_iter may draw: it isn't called."""
-    from fastai.data.core import TfmdDL
-    from fasttransform import Pipeline
-
-    found = [getattr(dl, name, None) for name in ("after_item", "before_batch", "after_batch")]
-    pipelines = [(p, p.split_idx) for p in found if isinstance(p, Pipeline)]
-    TfmdDL.before_iter(dl)
-    try:
-        yield
-    finally:
-        for pipeline, split in pipelines:
-            pipeline.split_idx = split
 
 
 def _items(dataset: Any) -> str:

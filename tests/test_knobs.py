@@ -302,3 +302,17 @@ def test_a_pipe_named_like_an_image_raises_instead_of_waiting(pictures: Pictures
     )
     with pytest.raises(DataError, match="is not a regular file"):
         next(running)
+
+
+def test_a_fault_that_is_no_images_own_is_raised_where_bad_images_are_skipped(
+    pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.executors import _work
+
+    def fails(*_: Any) -> None:
+        raise ValueError("a mistake in a transform")
+
+    monkeypatch.setattr(_work.pixels, "steps", fails)
+    for executor in ("serial", "threads", "auto"):
+        with pytest.raises(ValueError, match="a mistake in a transform"):
+            epoch(loaders(pictures, bad_images="skip", executor=executor))

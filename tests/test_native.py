@@ -181,7 +181,8 @@ def test_what_is_not_ordinary_is_refused(why: str) -> None:
         "not a jpeg": lambda: b"\x89PNG" + good,
         "twelve bits": lambda: good.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),
     }[why]()
-    assert isinstance(N.probe(data), str)
+    if why not in ("truncated", "no end", "marker in the scan", "two scans"):  # the header alone does not show these
+        assert isinstance(N.probe(data), str)
     assert isinstance(N.render(data, (0, 0, 8, 8), (8, 8), (0, 0, 8, 8), False, True, np.zeros((3, 8, 8), np.uint8)), str)
 
 

@@ -6,7 +6,8 @@ import errno
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,9 @@ class Job:
     def probe(self, pos: int) -> None:
         """Read the first image of sample `pos` as far as its size; a fault is kept, not raised."""
         try:
-            self._size(pos, 0)
+            with self.reading(pos):
+                self._size(pos, 0)
         except BaseException as err:  # carried to the consumer, who raises it
-            self.unreadable.add(pos)
             self.faults[pos] = with_path(err, self._name(pos, 0))
 
     def render(self, pos: int) -> None:
@@ -188,14 +189,19 @@ class Job:
         image = _opened(record, part.mode)
         return image.width, image.height
 
-    def _render(self, pos: int, element: int) -> None:
+    @contextmanager
+    def reading(self, pos: int) -> Iterator[None]:
+        """What fails in here is the image's fault; anything else that fails is not, and is never skipped."""
         try:
-            record = self._read(pos, element)
-            done = self.direct(pos, element, record)
+            yield
         except BaseException:
             self.unreadable.add(pos)
             raise
-        if not done:
+
+    def _render(self, pos: int, element: int) -> None:
+        with self.reading(pos):
+            record = self._read(pos, element)
+        if not self.direct(pos, element, record):
             self._by_pillow(pos, element, record, self.plan.elements[element])
         self.records[pos][element] = None
 
@@ -205,11 +211,8 @@ class Job:
 
     def _by_pillow(self, pos: int, element: int, record: Record, part: Element) -> None:
         ref, probed, start = self.batch.refs[pos][element], self.sizes[pos][element], time.perf_counter_ns()
-        try:
+        with self.reading(pos):
             image = _loaded(record, part.mode)
-        except BaseException:
-            self.unreadable.add(pos)
-            raise
         size = (image.width, image.height)
         if probed is not None and probed != size:
             raise DataError(f"{record.name} was {probed} pixels by its header and {size} decoded: is it being rewritten?")
@@ -281,6 +284,6 @@ def _loaded(record: Record, mode: str) -> Any:
 def _by_path(record: Record, mode: str) -> Any:
     """Open by path, as stock does, and keep the decoded image: for rare formats, and to give stock's own error."""
     if record.image is None:
-        image, record.image = pixels.load(record, mode), None
-        record.image = image
+        # on a record of its own: an image that fails half-way is not kept
+        record.image = pixels.load(Record(record.codec, None, record.name), mode)
     return record.image

@@ -164,7 +164,8 @@ class _NativeJob(Tidy):
         if part.mask or record.codec != "jpeg" or not isinstance(slot, Slot):
             return False
         start = time.perf_counter_ns()
-        size = self._size(pos, element)
+        with self.reading(pos):
+            size = self._size(pos, element)
         if record.data is None or (record.image is not None and not _ordinary(record)):
             return False
         one = one_pass(self.todo(pos, element, size), size)
@@ -201,7 +202,7 @@ class Native(Threads):
 
 
 def _probe(record: Record) -> Size | None:
-    """(width, height) of a JPEG that the native path takes and Pillow would open without a word, else None."""
+    """(width, height) of a JPEG whose header the native path and Pillow read alike, else None; the scan may yet be damaged."""
     if record.codec != "jpeg" or record.data is None or record.image is not None:
         return None
     head = native.extension().probe(record.data)

@@ -108,7 +108,7 @@ bool read_frame(const uint8_t* body, int length, Header& h) {
 
 }  // namespace
 
-Header scan_jpeg(const uint8_t* data, size_t size) {
+Header scan_jpeg(const uint8_t* data, size_t size, bool whole_scan) {
     if (size < 4 || data[0] != 0xFF || data[1] != 0xD8) return refuse("no JPEG");
     Header h;
     Segments segments;
@@ -128,7 +128,7 @@ Header scan_jpeg(const uint8_t* data, size_t size) {
             if (body[length - 3] != 0 || body[length - 2] != 63 || body[length - 1] != 0) return refuse("progressive scan");
             if (!tables.cover(body, h)) return refuse("a table is missing");
             if (segments.exif && !segments.density) h.ask_pillow = true;
-            return whole(data + at, data + size) ? h : refuse("damaged or incomplete scan");
+            return !whole_scan || whole(data + at, data + size) ? h : refuse("damaged or incomplete scan");
         }
         if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
             if (marker > 0xC1) return refuse("not baseline");

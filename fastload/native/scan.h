@@ -15,6 +15,7 @@ struct Header {
 
 // Walk the markers and the whole scan. Accepted: one SOF0 or SOF1 of 8 bits with 1 or 3 components, one scan that holds all
 // of them, every 0xFF in it followed by 0x00 or a restart marker, and EOI at its end. Never reads past `size`.
-Header scan_jpeg(const uint8_t* data, size_t size);
+// Without `whole_scan` only the headers are read: enough to know the size, not to decode.
+Header scan_jpeg(const uint8_t* data, size_t size, bool whole_scan = true);
 
 }  // namespace fastload
