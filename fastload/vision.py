@@ -1,5 +1,6 @@
 """The import swap: `from fastload.vision import *` gives the names of `fastai.vision.all`, with loaders that fastload runs."""
 
+from types import MethodType as _MethodType
 from typing import Any as _Any
 
 from fastai.vision.all import *
@@ -22,6 +23,14 @@ def _typed(dl_type: _Any, keywords: dict[str, _Any]) -> dict[str, _Any]:
 
 class _Swapped:
     """Asks fastai's own factories for accelerated loaders, by the `dl_type` they accept anyway."""
+
+    def __init_subclass__(cls, **kwargs: _Any) -> None:
+        """Bind to `cls` the factories that fastai keeps bound to its own class (`from_name_func`, `from_csv` and others)."""
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__[1:]:
+            for name, value in vars(base).items():
+                if isinstance(value, _MethodType) and value.__self__ is base and name not in vars(cls):
+                    setattr(cls, name, classmethod(value.__func__))
 
     @classmethod
     def from_dblock(cls, dblock: _Any, *args: _Any, dl_type: _Any = None, **kwargs: _Any) -> _Any:
