@@ -135,15 +135,30 @@ class Drawer:
 
     def draw(self, number: int, sizes: Sequence[Size | None], worker: int | None = None) -> list[Sample] | None:
         """Draw batch `number` ahead of time; None where its numbers can only be known at hand-over."""
+        rng = self.begin(number, worker)
+        if rng is None:
+            return None
+        drawn = self._samples(rng, sizes)
+        self.end(number, rng)
+        return drawn
+
+    def begin(self, number: int, worker: int | None = None) -> Any:
+        """The generator for batch `number`, to be handed to `draw_sample` for each of its samples in order; then call `end`.
+
+        None where its numbers can only be known at hand-over.
+        """
         if not self.plan.draws:
-            return self._samples(random, sizes)
+            return random  # from which nothing is drawn
         if not self.ahead:
             return None
         rng = self._rngs[self._worker(number, worker)] if self.workers else self._copy
-        before = None if self.workers else rng.getstate()
-        drawn = self._samples(rng, sizes)
-        self._spans[number] = (before, rng.getstate())
-        return drawn
+        self._spans[number] = (None if self.workers else rng.getstate(), None)
+        return rng
+
+    def end(self, number: int, rng: Any) -> None:
+        """All samples of batch `number` are drawn."""
+        if self.plan.draws:
+            self._spans[number] = (self._spans[number][0], rng.getstate())
 
     def settle(self, number: int, sizes: Sequence[Size | None], worker: int | None = None) -> list[Sample] | None:
         """Confirm batch `number` as it is handed over; a list if its draws must be replaced by this one."""

@@ -83,11 +83,11 @@ class Files:
     def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
         """Read the whole file of `ref`. Raises what opening the file raises (FileNotFoundError, PermissionError ...)."""
         path = ref.path if ref.path is not None else os.fspath(self.paths[ref.index])
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise DataError(f"{path} is not a regular file: an image is never read from a folder, pipe or device")
-        with open(path, "rb", buffering=0) as file:
-            codec = sniff(os.pread(file.fileno(), HEAD, 0))
-            return Record(codec, _whole(file) if codec in IN_MEMORY else None, path)
+        file = os.open(path, _READ_ONLY)
+        try:
+            return _record(file, path)
+        finally:
+            os.close(file)
 
     def size(self, ref: Ref) -> Size | None:
         """None: a file's size is in its header, which is read together with its bytes."""
@@ -102,14 +102,30 @@ class Files:
         return digest.hexdigest()
 
 
-def _whole(file: io.FileIO) -> bytes:
-    """All bytes of a file: one read, unless it gives less than the file's length or the file is being written."""
-    size = os.fstat(file.fileno()).st_size
-    data = file.read(size)
-    if len(data) == size and not (more := file.read(1)):
+# Every call below gives the GIL away and has to get it back, so an ordinary file takes four: open, fstat, read, close.
+_READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_AT_ONCE = 1 << 20  # bytes; a larger file's format is looked at before all of it is read
+
+
+def _record(file: int, path: str) -> Record:
+    """The open file as a record; never waits for a pipe, which the flags open without a writer."""
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"{path} is not a regular file: an image is never read from a folder, pipe or device")
+    if found.st_size > _AT_ONCE and (codec := sniff(os.pread(file, HEAD, 0))) not in IN_MEMORY:
+        return Record(codec, None, path)
+    data = _whole(file, found.st_size)
+    codec = sniff(data[:HEAD])
+    return Record(codec, data if codec in IN_MEMORY else None, path)
+
+
+def _whole(file: int, size: int) -> bytes:
+    """All bytes of a file: one read, unless it gives another length than `size` or the file is being written."""
+    data = os.read(file, size + 1)  # the byte too many shows the end
+    if len(data) == size:
         return data
-    parts = [data] if len(data) != size else [data, more]
-    while more := file.read(1 << 20):
+    parts = [data]
+    while more := os.read(file, 1 << 20):
         parts.append(more)
     return b"".join(parts)
 

@@ -120,8 +120,8 @@ class Job:
 
     def fatal(self) -> int | None:
         """Position of the first sample whose fault must be raised."""
-        skip = self.options.skip_bad
-        return min((p for p, e in self.faults.items() if not (skip and p in self.unreadable and _harmless(e))), default=None)
+        skip, faults = self.options.skip_bad, self.faults.copy()  # other images may be under way, and fail
+        return min((p for p, e in faults.items() if not (skip and p in self.unreadable and _harmless(e))), default=None)
 
     def give_up(self, drawer: Drawer, position: int) -> BaseException:
         """The fault of `position`, with the random numbers left where stock would leave them."""
@@ -212,7 +212,7 @@ class Job:
     def _by_pillow(self, pos: int, element: int, record: Record, part: Element) -> None:
         ref, probed, start = self.batch.refs[pos][element], self.sizes[pos][element], time.perf_counter_ns()
         with self.reading(pos):
-            image = _loaded(record, part.mode)
+            image = self.load(record, part)
         size = (image.width, image.height)
         if probed is not None and probed != size:
             raise DataError(f"{record.name} was {probed} pixels by its header and {size} decoded: is it being rewritten?")
@@ -220,6 +220,10 @@ class Job:
         start = self.stages.note("decode", ref.index, start)
         self.transform(pos, element, image, self.order(self.todo(pos, element, size), size))
         self.stages.note("transform", ref.index, start)
+
+    def load(self, record: Record, part: Element) -> Any:
+        """The decoded image; Pillow's here."""
+        return _loaded(record, part.mode)
 
     def todo(self, pos: int, element: int, size: Size) -> list[pixels.Step]:
         """The steps of one image, with all numbers filled in."""

@@ -12,6 +12,7 @@ from PIL import Image
 from fastload import native, pixels
 from fastload.errors import MissingPackage
 from fastload.executors import Options
+from fastload.executors._work import Job
 from fastload.executors.threads import Threads, Tidy
 from fastload.ops import Size
 from fastload.plan import Element, Plan
@@ -151,7 +152,9 @@ _MODES = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 class _NativeJob(Tidy):
-    """A job that asks the extension first."""
+    """A job that asks the extension first, then Pillow."""
+
+    load = Job.load
 
     def measure(self, record: Record, part: Element) -> Size:
         """From the JPEG header, read natively where Pillow could not object to it."""

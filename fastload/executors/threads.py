@@ -16,19 +16,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from fastload import pixels, slots
-from fastload.draws import Drawer
+from fastload.draws import Drawer, draw_sample
 from fastload.errors import ForkedIterator, LoaderTimeout, SettingsError
-from fastload.executors import Batch, Finished, Options, refuses_needing
+from fastload.executors import Batch, Finished, Options, _turbo, refuses_needing
 from fastload.executors._work import Job, Stages
 from fastload.ops import Size
-from fastload.plan import Plan
-from fastload.source import Source
+from fastload.plan import Element, Plan
+from fastload.source import Record, Source
 
 __all__ = ["NAME", "Pool", "Threads", "Tidy", "open_executor", "refuses"]
 
 NAME = "threads"
+HEAD_START_S = 0.02  # for the first batch's images to be read and drawn before the consumer's Python works on the next batch
 PATIENCE_S = 2.0  # for the images under way when a pool is closed; an ordinary one takes milliseconds
 
 
@@ -116,11 +118,52 @@ class Tidy(Job):
 
     def __init__(self, plan: Plan, sources: Sequence[Source], batch: Batch, options: Options, stages: Stages) -> None:
         super().__init__(plan, sources, batch, options, stages)
-        self.left, self.done, self.ready = len(batch.refs), threading.Event(), False
+        self.probed = [not plan.needs_size] * len(batch.refs)
+        self.left = 0  # images queued and not yet rendered
+        self.done = threading.Event()
+        self.drawn_once = threading.Event()  # all drawn, or given up: nothing is gained by waiting for it
+        self._next = 0  # the first sample that is not drawn yet
+        self._rng: Any = None
+
+    @property
+    def all_drawn(self) -> bool:
+        """Whether every sample has its draws, a fault, or waits for hand-over."""
+        return self._next >= len(self.probed)
+
+    def draw_on(self, drawer: Drawer) -> list[int]:
+        """Draw the samples whose sizes are known, in order up to the first that is not; returns their positions."""
+        if self._rng is None and (rng := drawer.begin(self.batch.number, self.batch.worker)) is not None:
+            self._rng = rng
+            self.open_rows()
+        if self._rng is None:  # the numbers will be known at hand-over
+            if all(self.probed):
+                self._next = len(self.probed)
+                self.positions = [p for p in range(len(self.probed)) if p not in self.faults]
+            return []
+        new = []
+        while not self.all_drawn and self.probed[self._next]:
+            pos, self._next = self._next, self._next + 1
+            if pos not in self.faults:
+                self.drawn[pos] = draw_sample(self.plan, self._rng, self.sizes[pos][0])
+                new.append(pos)
+        if self.all_drawn:
+            drawer.end(self.batch.number, self._rng)
+        self.positions += new
+        return new
 
     def order(self, todo: list[pixels.Step], size: Size) -> list[pixels.Step]:
         """The same pixels with less work."""
         return pixels.tidy(todo, size)
+
+    def load(self, record: Record, part: Element) -> Any:
+        """The decoded image, of an ordinary JPEG as an array."""
+        return _turbo.decode(record, part.mode) or super().load(record, part)
+
+    def transform(self, pos: int, element: int, image: Any, todo: list[pixels.Step]) -> None:
+        """Carry out the steps; of an array, only the first crop goes to Pillow."""
+        if isinstance(image, _turbo.Decoded):
+            image, todo = image.cropped(todo)
+        super().transform(pos, element, image, todo)
 
 
 class Threads:
@@ -203,6 +246,7 @@ class _Run:
             return True
         if len(self.window) > self.options.ahead:
             return False
+        self.window[0].drawn_once.wait(HEAD_START_S)  # at once, but for the first batch of an epoch
         return sum(self._bytes(job) for job in self.window) < self.options.ram_bytes
 
     def _bytes(self, job: Tidy) -> int:
@@ -216,10 +260,9 @@ class _Run:
         self.window.append(job)
         with self.lock:
             self.undrawn.append(job)
-            job.ready = not self.plan.needs_size or not job.left
             self._draw_ready()
-        if not job.ready:
-            self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in range(job.left)])
+        if self.plan.needs_size:
+            self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in range(len(batch.refs))])
 
     def hand_over(self, job: Tidy) -> Finished:
         """Wait for `job`, settle its draws, render anew what changed, and return the batch."""
@@ -269,34 +312,44 @@ class _Run:
     def _probe(self, job: Tidy, pos: int) -> None:
         job.probe(pos)
         with self.lock:
-            job.left -= 1
-            if not job.left:
-                job.ready = True
-                self._draw_ready()
+            job.probed[pos] = True
+            self._draw_ready()
 
     def _render(self, job: Tidy, pos: int) -> None:
         job.render(pos)
         with self.lock:
             job.left -= 1
-            if not job.left:
-                job.done.set()
+            self._finished(job)
 
     def _draw_ready(self) -> None:
-        """Draw every job whose sizes are known, oldest first, and queue its images; holds the lock."""
-        while self.undrawn and self.undrawn[0].ready:
-            job = self.undrawn.popleft()
-            if job.draw(self.drawer) and job.fatal() is None:
-                self._render_all(job)
-            else:
-                job.done.set()  # a fault to raise, or draws that must wait for hand-over
+        """Draw the samples whose turn it is, oldest job first, and queue their images; holds the lock.
+
+        An image is rendered as soon as those before it are drawn, so reading the batch's other headers costs no wait.
+        """
+        while self.undrawn:
+            job = self.undrawn[0]
+            new = job.draw_on(self.drawer)
+            if new and job.fatal() is None:
+                self._queue(job, new)
+            if not job.all_drawn:
+                return
+            self.undrawn.popleft()
+            job.drawn_once.set()
+            self._finished(job)
+
+    def _finished(self, job: Tidy) -> None:
+        if job.all_drawn and not job.left:
+            job.done.set()
+
+    def _queue(self, job: Tidy, positions: Sequence[int]) -> None:
+        job.left += len(positions)
+        self.pool.put(2 * job.batch.number - 1, [self._task(self._render, job, p) for p in positions])
 
     def _render_all(self, job: Tidy) -> None:
         job.done.clear()
-        job.left = len(job.positions)
         job.open_rows()
-        if not job.left:
-            job.done.set()
-        self.pool.put(2 * job.batch.number - 1, [self._task(self._render, job, p) for p in job.positions])
+        self._queue(job, job.positions)
+        self._finished(job)
 
 
 _FORKED = (

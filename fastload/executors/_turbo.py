@@ -1,0 +1,120 @@
+"""Ordinary JPEG files decoded by torchvision, whose libjpeg-turbo gives Pillow's own pixels a little sooner.
+
+Ordinary: what its header, read by Pillow, shows to be a sequential 8-bit YCbCr or gray file in one of the usual chroma layouts.
+Whatever else there is, and every file that torchvision objects to, stays with Pillow. `agrees` compares the two once a process.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fastload.pixels import Box, Step, Window
+from fastload.source import Record, open_lazily
+
+__all__ = ["Decoded", "agrees", "decode"]
+
+_COLOURS = 3  # torchvision's ImageReadMode.RGB
+# sampling factors of the components: 4:4:4, 4:2:2, 4:2:0, and gray
+_LAYOUTS = (((1, 1), (1, 1), (1, 1)), ((2, 1), (1, 1), (1, 1)), ((2, 2), (1, 1), (1, 1)), ((1, 1),))
+_ONCE = threading.Lock()
+
+
+class Decoded:
+    """A decoded image that Pillow has not seen yet: `pixels` uint8 [H, W, 3]."""
+
+    def __init__(self, pixels: Any) -> None:
+        self.pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+
+    def cropped(self, todo: list[Step]) -> tuple[Any, list[Step]]:
+        """Pillow's image and the steps left to do: of a crop that comes first, only its pixels are copied."""
+        first = todo[0] if todo else None
+        if not isinstance(first, Window) or first.box is None:
+            return self._image((0, 0, self.width, self.height)), todo
+        left, top, right, bottom = first.box
+        if not (0 <= left < right <= self.width and 0 <= top < bottom <= self.height):
+            return self._image((0, 0, self.width, self.height)), todo
+        return self._image(first.box), [replace(first, box=None), *todo[1:]]
+
+    def _image(self, box: Box) -> Any:
+        left, top, right, bottom = box
+        row = 3 * self.width
+        rows = self.pixels.reshape(-1)[top * row + 3 * left :]
+        return Image.frombuffer("RGB", (right - left, bottom - top), rows, "raw", "RGB", row, 1)
+
+
+def decode(record: Record, mode: str) -> Decoded | None:
+    """A JPEG in memory with Pillow's pixels in mode RGB; None where it is Pillow's to decode.
+
+    Damage that makes Pillow raise makes torchvision raise as well: None, too.
+    """
+    if mode != "RGB" or record.data is None or record.codec != "jpeg":
+        return None
+    try:
+        if not _ordinary(open_lazily(record)) or not agrees():
+            return None
+        return Decoded(_decoded(record.data))
+    except Exception:
+        return None  # what is wrong with it, Pillow says next
+
+
+def _ordinary(image: Any) -> bool:
+    info = image.info
+    return (
+        image.format == "JPEG"
+        and image.mode in ("RGB", "L")
+        and tuple((part[1], part[2]) for part in image.layer) in _LAYOUTS
+        and "progressive" not in info
+        and "adobe" not in info
+        and image.bits == 8
+    )
+
+
+def _decoded(data: bytes) -> Any:
+    import torch
+
+    operator = _operator()
+    writable = torch.frombuffer(bytearray(data), dtype=torch.uint8)  # torch warns of memory that it may not write to
+    array = operator(writable, _COLOURS, False)
+    return array.permute(1, 2, 0).numpy()
+
+
+@cache
+def _operator() -> Any:
+    """The operator itself: the function around it also counts its calls for torchvision."""
+    import torch
+    import torchvision.io  # noqa: F401  # registers the operator
+
+    return torch.ops.image.decode_jpeg.default
+
+
+@cache
+def agrees() -> bool:
+    """Whether torchvision decodes as Pillow does: a picture in each chroma layout, odd sides, fine detail."""
+    with _ONCE:
+        return all(_same(picture) for picture in _pictures())
+
+
+def _pictures() -> Iterator[bytes]:
+    rng = np.random.default_rng(2)
+    for sampling in (0, 1, 2, None):
+        pixels = rng.integers(0, 256, (67, 83) if sampling is None else (67, 83, 3)).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=90, **({} if sampling is None else {"subsampling": sampling}))
+        yield file.getvalue()
+
+
+def _same(picture: bytes) -> bool:
+    try:
+        found = _decoded(picture)
+    except (AttributeError, ImportError, RuntimeError):
+        return False  # a torchvision without its image functions
+    return np.array_equal(found, np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")))
