@@ -14,7 +14,7 @@ NATIVE = HERE.parent / "fastload" / "native"
 FILES = HERE.parents[1] / "shared" / "cases" / "files"
 FLAGS = ["-O1", "-g", "-std=c++17", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 ISA = {"kernels_sse41": ["-msse4.1"], "kernels_avx2": ["-mavx2"], "kernels_avx512": ["-mavx512bw", "-mavx512vl"]}
-SOURCES = ["decode", "resize", "taps", "scan", "jpeg_api", "kernels", *ISA]
+SOURCES = ["decode", "resize", "taps", "scan", "huffman", "jpeg_api", "kernels", *ISA]
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,6 +5,7 @@
 #include <csetjmp>
 #include <cstring>
 
+#include "huffman.h"
 #include "jpeg_api.h"
 
 namespace fastload {
@@ -66,6 +67,8 @@ class Decoder {
     jpeg_decompress_struct info;
     jpeg_source_mgr source;
     Errors errors;
+    ScanBytes scan;
+    EntropyDecoder entropy;
     bool ready = false;
 };
 
@@ -175,12 +178,13 @@ Crop in_source(const Crop& c, const Layout& l, int width, int height) {
 
 // Layouts for which skipping rows and cropping columns was shown to leave the pixels alone.
 bool plain_layout(const jpeg_decompress_struct& info) {
-    if (info.num_components == 1) return true;
+    if (info.num_components == 1) return info.max_h_samp_factor == 1 && info.max_v_samp_factor == 1;
     for (int c = 1; c < 3; c++)
         if (info.comp_info[c].h_samp_factor != 1 || info.comp_info[c].v_samp_factor != 1) return false;
     return info.comp_info[0].h_samp_factor <= 2 && info.comp_info[0].v_samp_factor <= 2;
 }
 
+constexpr const char* kDamaged = "damaged or incomplete scan";
 thread_local Resizer resizer;
 
 // Room for a region as RGBX, kept for the next image unless it is large.
@@ -224,6 +228,7 @@ const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, 
     // Memory is taken here, where no longjmp can pass it by. A row of the whole width may be decoded before it is cropped.
     const size_t pitch = (static_cast<size_t>(header.width) + 64) * 4 + 192;
     if (wide.size() < 2 * pitch) wide.resize(2 * pitch);
+    if (!decoder.scan.read(data + header.scan, data + size)) return kDamaged;
     uint8_t* room = layout.plain() ? nullptr : region.room(pixels);
     if (setjmp(decoder.errors.back)) {
         api.abort(&info);
@@ -238,13 +243,18 @@ const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, 
     }
     info.out_color_space = JCS_EXT_RGBX;
     api.start(&info);
+    const bool ours = decoder.entropy.take_over(&info, decoder.scan, on_error);
     int offset = crop.left, above = crop.top;
     if (plain_layout(info)) {
         const int margin = info.max_h_samp_factor > 1 ? info.max_h_samp_factor * DCTSIZE : 0;
         const int from = crop.left > margin ? crop.left - margin : 0;
         const int to = crop.left + crop.width + margin < header.width ? crop.left + crop.width + margin : header.width;
         JDIMENSION x = static_cast<JDIMENSION>(from), width = static_cast<JDIMENSION>(to - from);
-        if (to - from < header.width) api.crop_scanline(&info, &x, &width);
+        if (to - from < header.width) {
+            api.crop_scanline(&info, &x, &width);
+            const int mcu = info.max_h_samp_factor * DCTSIZE;  // one column more on each side costs little
+            if (ours) decoder.entropy.want_columns(static_cast<int>(x) / mcu - 1, static_cast<int>(x + width) / mcu + 1);
+        }
         offset = crop.left - (to - from < header.width ? static_cast<int>(x) : 0);
         if (above > 0) api.skip_scanlines(&info, static_cast<JDIMENSION>(above));
         above = 0;
@@ -259,6 +269,7 @@ const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, 
         by_region(rows, crop, turned, layout, room, shape, target, kernels, whole + pitch);
     api.abort(&info);
     region.trim();
+    decoder.scan.trim();
     return nullptr;
 }
 
@@ -279,19 +290,28 @@ const char* render_pixels(const uint8_t* pixels, size_t pitch, int channels, int
     return nullptr;
 }
 
-const char* entropy_only(const uint8_t* data, size_t size, int rows) {
+const char* entropy_only(const uint8_t* data, size_t size, int rows, bool ours) {
     if (jpeg_api().create == nullptr) return "Pillow's libjpeg is not connected";
     thread_local Decoder decoder;
     if (!decoder.ready) return "Pillow's libjpeg has another binary interface";
+    const Header header = scan_jpeg(data, size);
+    if (header.refused != nullptr) return header.refused;
+    if (ours && !decoder.scan.read(data + header.scan, data + size)) return kDamaged;
+    jpeg_decompress_struct& info = decoder.info;
     if (setjmp(decoder.errors.back)) {
-        jpeg_api().abort(&decoder.info);
+        jpeg_api().abort(&info);
         return "libjpeg gave up";
     }
+    jpeg_api().abort(&info);
     decoder.feed(data, size);
-    jpeg_api().read_header(&decoder.info, TRUE);
-    jpeg_api().start(&decoder.info);
-    jpeg_api().skip_scanlines(&decoder.info, static_cast<JDIMENSION>(rows));
-    jpeg_api().abort(&decoder.info);
+    jpeg_api().read_header(&info, TRUE);
+    jpeg_api().start(&info);
+    if (ours && !decoder.entropy.take_over(&info, decoder.scan, on_error)) {
+        jpeg_api().abort(&info);
+        return "the restart markers are not where they belong";
+    }
+    jpeg_api().skip_scanlines(&info, static_cast<JDIMENSION>(rows));
+    jpeg_api().abort(&info);
     return nullptr;
 }
 

@@ -33,7 +33,8 @@ const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, 
 const char* render_pixels(const uint8_t* pixels, size_t pitch, int channels, int width, int height, const Crop& crop,
                           const Layout& layout, const Shape& shape, const Target& target, const Kernels& kernels);
 
-// Time the entropy decoder alone up to the bottom of a crop: the floor below which no decoder built on libjpeg can go.
-const char* entropy_only(const uint8_t* data, size_t size, int rows);
+// Entropy decoding alone, of the first `rows` rows, for benchmarks: libjpeg's, the floor below which nothing built on it can go,
+// or `ours`.
+const char* entropy_only(const uint8_t* data, size_t size, int rows, bool ours);
 
 }  // namespace fastload

@@ -27,7 +27,7 @@ const uint8_t* bytes_of(const nb::bytes& data) { return reinterpret_cast<const u
 
 // (width, height, components, Pillow has to read the header first) or the reason why the file is Pillow's.
 nb::object probe(nb::bytes data) {
-    const Header h = scan_jpeg(bytes_of(data), data.size(), false);  // under a microsecond: not worth giving the GIL away
+    const Header h = scan_jpeg(bytes_of(data), data.size());  // under a microsecond: not worth giving the GIL away
     if (h.refused != nullptr) return nb::str(h.refused);
     return nb::make_tuple(h.width, h.height, h.components, h.ask_pillow);
 }
@@ -75,11 +75,7 @@ nb::object reason(const char* refused) { return refused == nullptr ? nb::none() 
 nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
                   int turn, Box pad, int pad_mode, bool channels_last) {
     const char* refused = nullptr;
-    Header h;
-    {
-        nb::gil_scoped_release release;
-        h = scan_jpeg(bytes_of(data), data.size());
-    }
+    const Header h = scan_jpeg(bytes_of(data), data.size());
     if (h.refused != nullptr) return reason(h.refused);
     const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     {
@@ -121,11 +117,12 @@ std::vector<std::string> usable_kernels() {
     return names;
 }
 
-nb::object entropy(nb::bytes data, int rows) {
+nb::object entropy(nb::bytes data, int rows, bool ours) {
+    if (rows < 0) wrong("the number of rows is negative");
     const char* refused = nullptr;
     {
         nb::gil_scoped_release release;
-        refused = entropy_only(bytes_of(data), data.size(), rows);
+        refused = entropy_only(bytes_of(data), data.size(), rows, ours);
     }
     return reason(refused);
 }
@@ -144,5 +141,5 @@ NB_MODULE(_native, m) {
     m.def("use_kernels", &use_kernels, nb::arg("name"));
     m.def("usable_kernels", &usable_kernels);
     m.def("kernels_in_use", [] { return std::string(chosen->name); });
-    m.def("entropy_only", &entropy, nb::arg("data"), nb::arg("rows"));
+    m.def("entropy_only", &entropy, nb::arg("data"), nb::arg("rows"), nb::arg("ours") = false);
 }

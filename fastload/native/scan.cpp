@@ -1,4 +1,4 @@
-// Reads JPEG markers (ITU-T T.81, annex B) far enough to know that a file is ordinary and whole.
+// Reads JPEG markers (ITU-T T.81, annex B) far enough to know that a file is ordinary.
 #include "scan.h"
 
 #include <cstring>
@@ -12,19 +12,6 @@ Header refuse(const char* why) {
     Header h;
     h.refused = why;
     return h;
-}
-
-// From the first byte of entropy-coded data: is every marker in it a restart, up to an EOI?
-bool whole(const uint8_t* p, const uint8_t* end) {
-    while (p < end) {
-        p = static_cast<const uint8_t*>(std::memchr(p, 0xFF, static_cast<size_t>(end - p)));
-        if (p == nullptr || p + 1 >= end) return false;
-        const uint8_t next = p[1];
-        if (next == 0xD9) return true;
-        if (next != 0x00 && (next < 0xD0 || next > 0xD7)) return false;
-        p += 2;
-    }
-    return false;
 }
 
 bool starts(const uint8_t* body, int length, const char* text, int n) {
@@ -108,7 +95,7 @@ bool read_frame(const uint8_t* body, int length, Header& h) {
 
 }  // namespace
 
-Header scan_jpeg(const uint8_t* data, size_t size, bool whole_scan) {
+Header scan_jpeg(const uint8_t* data, size_t size) {
     if (size < 4 || data[0] != 0xFF || data[1] != 0xD8) return refuse("no JPEG");
     Header h;
     Segments segments;
@@ -128,7 +115,8 @@ Header scan_jpeg(const uint8_t* data, size_t size, bool whole_scan) {
             if (body[length - 3] != 0 || body[length - 2] != 63 || body[length - 1] != 0) return refuse("progressive scan");
             if (!tables.cover(body, h)) return refuse("a table is missing");
             if (segments.exif && !segments.density) h.ask_pillow = true;
-            return !whole_scan || whole(data + at, data + size) ? h : refuse("damaged or incomplete scan");
+            h.scan = at;
+            return h;
         }
         if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
             if (marker > 0xC1) return refuse("not baseline");
