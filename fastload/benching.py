@@ -16,7 +16,7 @@ from typing import Any
 
 from fastload.recipes import Target, open_target
 
-__all__ = ["digest", "run"]
+__all__ = ["Peak", "digest", "run", "timed"]
 
 SEED = 1234
 CHECKED_BATCHES = 4  # enough to meet every virtual worker of the usual num_workers twice
@@ -28,9 +28,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     with redirect_stdout(sys.stderr):  # stdout is for the result, whatever the target prints
         dls = _loaders(job)
         checked = _checked(dls)
-        with (peak := _Peak()):
-            timed = _timed(dls.train, float(job["seconds"]))
-    return {**timed, "digest": checked, "peak_mib": peak.mib, "note": _note(dls, job)}
+        with (peak := Peak()):
+            found = timed(dls.train, float(job["seconds"]))
+    return {**found, "digest": checked, "peak_mib": peak.mib, "note": _note(dls, job)}
 
 
 def _loaders(job: dict[str, Any]) -> Any:
@@ -76,7 +76,7 @@ def digest(batch: Any, into: Any) -> None:
         into.update(repr(batch).encode())
 
 
-def _timed(dl: Any, seconds: float) -> dict[str, float]:
+def timed(dl: Any, seconds: float) -> dict[str, float]:
     """Whole epochs, start-up included, until `seconds` have passed; the first epoch's first batch is timed apart."""
     cpu, start = _cpu_s(), time.perf_counter()
     images, first = 0, 0.0
@@ -110,7 +110,7 @@ def _cpu_s() -> float:
     return sum(u.ru_utime + u.ru_stime for u in usages)
 
 
-class _Peak:
+class Peak:
     """Highest memory of this process and its children, pages shared among them counted once (PSS), sampled by a thread."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Peak:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> _Peak:
+    def __enter__(self) -> Peak:
         self._thread.start()
         return self
 
