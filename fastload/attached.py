@@ -70,9 +70,10 @@ class Progress:
 
 @dataclass
 class Attached:
-    """What fastload keeps beside one loader. `told` and `skipped` are shared by loaders made from it by `new`.
+    """What fastload keeps beside one loader. `told` is shared by loaders made from it by `new`.
 
-    `told`: lines already logged. `skipped`: path -> error of images left out. `single`: only one batch is wanted.
+    `told`: lines already logged, keywords already warned of. `skipped`: path -> error of images left out. `single`: only one
+    batch is wanted.
     `stays`: why the loader last went to stock in the middle of an epoch.
     """
 
@@ -90,7 +91,7 @@ class Attached:
 
     def child(self, changes: dict[str, Any]) -> Attached:
         """For a loader made by `new`: the same settings and memory of what was reported, its own progress."""
-        return Attached(self.settings.updated(changes), self.told, self.skipped)
+        return Attached(self.settings.updated(changes), self.told)
 
     def only_one(self, fake_l: Any) -> bool:
         """Whether one batch is wanted: `one_batch` says so; a stock one (`guesses`) takes the workers away for a moment."""

@@ -8,6 +8,7 @@ them, because these numbers are only worth as much as the machine is quiet.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -17,13 +18,15 @@ from typing import Any
 
 from fastload import machine
 from fastload.errors import DataError, FastloadError
-from fastload.recipes import Target
+from fastload.recipes import Target, require
 from fastload.report import table
+from fastload.settings import Settings
 
 __all__ = ["BenchReport", "Row", "bench"]
 
 ENGINES = ("stock", "fastload")
 PARTS = ("uint8", "whole")
+NOISY = 1.3  # highest over lowest rate of one loader from which the report speaks of a busy machine
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,10 @@ class BenchReport:
             same = "the same pixels, labels and types" if self.equal[part] else "DIFFERENT batches: please report this"
             lines += [f"  {self.ratios[part]:.2f} times stock; both gave {same}", ""]
         lines += [r.note for r in self.rows if r.note][:1]
+        if any(r.spread[1] > NOISY * r.spread[0] for r in self.rows):
+            lines.append(
+                "the rates of one loader differ much between rounds: the machine was busy, measure again when it is quiet"
+            )
         return "\n".join([*lines, f"on {self.machine.get('cpu', 'an unknown CPU')}, {self.rounds} interleaved rounds"])
 
     def _of(self, part: str) -> list[Row]:
@@ -110,6 +117,8 @@ def bench(
     """
     if rounds < 1 or seconds <= 0:
         raise DataError(f"rounds must be at least 1 and seconds above 0, found rounds={rounds} seconds={seconds}")
+    require(target)
+    Settings(threads=threads, executor=executor)  # raises for values that fastload would refuse minutes later
     jobs = list(_jobs(rounds, parts))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for done, (engine, part) in enumerate(jobs):
@@ -150,6 +159,9 @@ def _row(engine: str, part: str, runs: list[dict[str, Any]]) -> Row:
     )
 
 
+_OWN = re.compile(r"^fastload\.errors\.\w+: ")
+
+
 def measure(job: dict[str, Any]) -> dict[str, Any]:
     """One measurement in a fresh process."""
     command = [sys.executable, "-W", "ignore", "-m", "fastload.benching", json.dumps(job)]
@@ -157,6 +169,6 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise FastloadError(f"measuring {job['engine']} ({job['part']}) failed with status {done.returncode}: {said}")
+        raise FastloadError(f"measuring {job['engine']} ({job['part']}) failed: {_OWN.sub('', said)}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result

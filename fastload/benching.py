@@ -87,7 +87,9 @@ def timed(dl: Any, seconds: float) -> dict[str, float]:
             first = first or time.perf_counter() - start
             images += len(batch[0]) if isinstance(batch, list | tuple) else len(batch)
         if images == before:
-            sys.exit("the training loader gave no batch: it holds fewer images than one batch")
+            sys.exit(
+                "the training loader gave no batch: it holds fewer images than one batch; choose a smaller batch size (--bs)"
+            )
         if time.perf_counter() - start >= seconds:
             break
     _synchronize()

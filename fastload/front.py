@@ -11,7 +11,7 @@ from fastload.intercept import attached_to, switch_off, switch_on
 from fastload.loader import inner_loader
 from fastload.machine import switched_off
 from fastload.report import Report
-from fastload.settings import Settings
+from fastload.settings import ON_LOADERS, Settings
 from fastload.wrap import attach
 
 __all__ = ["accelerate", "counters", "enable", "explain"]
@@ -25,7 +25,7 @@ def accelerate(target: Any, **settings: Any) -> Any:
     states stay stock's. Under FASTLOAD=off nothing happens. Raises DataError for anything that is not a fastai loader,
     SettingsError for keywords.
     """
-    fastais = {name: settings.pop(name) for name in _FASTAIS if name in settings}
+    fastais = {name: settings.pop(name) for name in ON_LOADERS if name in settings}
     chosen = Settings().updated(settings)
     for dl in _loaders(target):
         if not switched_off():
@@ -35,9 +35,6 @@ def accelerate(target: Any, **settings: Any) -> Any:
             if name in ("pin_memory", "timeout"):
                 setattr(dl, name, value)
     return target
-
-
-_FASTAIS = ("num_workers", "pin_memory", "timeout", "persistent_workers")
 
 
 def counters(target: Any) -> list[dict[str, Any]]:
@@ -69,13 +66,18 @@ class _Enabled(AbstractContextManager[None]):
 
 
 def explain(target: Any) -> Report:
-    """What runs where, transform by transform, and why anything stays with stock; printable, with `to_json()`."""
-    rows = [explain_loader(dl, name) for name, dl in zip(_names(), _loaders(target), strict=False)]
+    """What runs where, transform by transform, and why anything stays with stock: to be printed, or taken by `to_json()`."""
+    loaders = _loaders(target)
+    rows = [explain_loader(dl, _name(dl, k, len(loaders))) for k, dl in enumerate(loaders)]
     return Report("what runs where", tuple(rows))
 
 
-def _names() -> list[str]:
-    return ["train", "valid", *(f"loader {k}" for k in range(2, 100))]
+def _name(dl: Any, position: int, count: int) -> str:
+    """train, valid, or the loader's number; a loader that stands alone is called after its data's split."""
+    if count == 1:
+        position = getattr(getattr(inner_loader(dl), "dataset", None), "split_idx", 2)
+        return {0: "train", 1: "valid"}.get(position, "loader")
+    return {0: "train", 1: "valid"}.get(position, f"loader {position}")
 
 
 def _loaders(target: Any) -> list[Any]:

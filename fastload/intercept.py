@@ -34,7 +34,7 @@ class _Everywhere:
         if attached is None:
             attached = self.known[dl] = Attached(settings, guesses=True)
         elif attached.settings is not settings:
-            attached = self.known[dl] = Attached(settings, attached.told, attached.skipped, guesses=True)
+            attached = self.known[dl] = Attached(settings, attached.told, guesses=True)
         return attached
 
 

@@ -209,9 +209,8 @@ class _Epoch:
 
     def _assembled(self, compiled: Compiled, finished: Finished) -> Any:
         for path, err in finished.skipped:
-            if path not in self.attached.skipped:
-                self.attached.skipped[path] = f"{type(err).__name__}: {err}"
-                log.warning("skipped an unreadable image: %s", err)
+            self.attached.skipped[path] = f"{type(err).__name__}: {err}"
+            self.attached.say(f"skipped an unreadable image: {err}")
         if not finished.kept:
             raise EmptyBatch(f"every image of batch {finished.batch.number} is unreadable; the last: {finished.skipped[-1]}")
         batch = assemble(self.inner, compiled, finished)

@@ -42,7 +42,7 @@ def load(dl: Any, state: Any) -> Loaded:
         found = state.get("fastload_state") if isinstance(state, dict) else type(state).__name__
         raise StateError(f"expected a loader state of version {VERSION} from state_dict(), found {found!r}")
     if state.get("loader") != (mine := _identity(dl)):
-        raise StateError(f"the state was saved by a loader with {state.get('loader')}, this one has {mine}")
+        raise StateError(f"the state was saved by another loader: {_unlike(state.get('loader'), mine)}")
     try:
         order = Order(decode_state(state["rng"]), Generators.from_json(state["order"]))
         return Loaded(order, None if state["epoch"] is None else _resume(state["epoch"]))
@@ -55,6 +55,26 @@ def _identity(dl: Any) -> dict[str, Any]:
     plan = _plan(dl)
     bounds = {"n": dl.n, "bs": dl.bs, "num_workers": dl.fake_l.num_workers, "drop_last": bool(dl.drop_last)}
     return {**bounds, "items": _items(dl.dataset), "plan": plan}
+
+
+_MEANING = {
+    "n": "the number of items",
+    "bs": "the batch size",
+    "items": "the items (their full paths)",
+    "plan": "the item pipeline",
+}
+
+
+def _unlike(theirs: Any, mine: dict[str, Any]) -> str:
+    """What differs between two identities, in words; checksums are not shown."""
+    if not isinstance(theirs, dict):
+        return f"it holds {type(theirs).__name__} in place of a description"
+    said = []
+    for key, value in mine.items():
+        if theirs.get(key) != value:
+            values = "" if key in ("items", "plan") else f" ({theirs.get(key)} there, {value} here)"
+            said.append(f"{_MEANING.get(key, key)} differ{'s' if key != 'items' else ''}{values}")
+    return "; ".join(said) or f"it describes more than this version knows: {', '.join(sorted(set(theirs) - set(mine)))}"
 
 
 def _plan(dl: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastload.errors import DataError
 
-__all__ = ["RECIPES", "Target", "add_target_arguments", "open_target", "target_of"]
+__all__ = ["RECIPES", "Target", "add_target_arguments", "open_target", "require", "target_of"]
 
 VALID_SHARE, SPLIT_SEED = 0.2, 42
 
@@ -94,14 +94,28 @@ def open_target(target: Target, seed: int | None = None) -> Any:
     """A stock DataLoaders (or the Learner that the function returned). Raises DataError where there is nothing to open."""
     from fastai.torch_core import set_seed
 
+    require(target)
     if seed is not None:
         set_seed(seed)
     if target.is_function:
         with redirect_stdout(sys.stderr):  # stdout is for the command's result
             return _call(target.where)
-    if Path(target.where).is_dir():
-        return _folder(target)
-    raise DataError(f"expected a folder or file.py:function, found {target.where!r}: neither exists")
+    return _folder(target)
+
+
+def require(target: Target) -> None:
+    """Raise DataError at once where there is no such folder or file, before anything slow is begun."""
+    where, path = target.where, Path(target.where)
+    if target.is_function:
+        file = where.rpartition(":")[0]
+        if not Path(file).is_file():
+            raise DataError(f"expected file.py:function, found {where!r}: there is no file {file}")
+    elif path.is_file():
+        raise DataError(
+            f"expected a folder or file.py:function, found the file {where!r}; name the function in it, as in {where}:get_dls"
+        )
+    elif not path.is_dir():
+        raise DataError(f"expected a folder or file.py:function, found {where!r}: neither exists")
 
 
 def _folder(target: Target) -> Any:
@@ -125,8 +139,6 @@ def _folder(target: Target) -> Any:
 def _call(where: str) -> Any:
     file, _, name = where.rpartition(":")
     path = Path(file).resolve()
-    if not path.is_file():
-        raise DataError(f"expected file.py:function, found {where!r}: there is no file {file}")
     spec = importlib.util.spec_from_file_location(f"fastload_target_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise DataError(f"{file} can't be imported as Python")

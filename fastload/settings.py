@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from types import FrameType
 from typing import Any
 
 from fastload.errors import SettingsError
@@ -72,12 +74,14 @@ class Settings:
         """A copy with `changes`; unknown names raise SettingsError with the nearest known one."""
         for name in changes:
             if name not in NAMES:
-                raise SettingsError(f"there is no setting {name!r}{_nearest(name, NAMES)}; known are {', '.join(NAMES)}")
+                known = [*(n for n in NAMES if n not in RESERVED), *ON_LOADERS]
+                raise SettingsError(f"there is no setting {name!r}{_nearest(name, known)}; known are {', '.join(known)}")
         return replace(self, **changes)
 
 
 RESERVED = ("exact", "cache", "settings", "batch", "decode", "slack", "channels_last")
 NAMES = tuple(f.name for f in fields(Settings))
+ON_LOADERS = ("num_workers", "pin_memory", "timeout", "persistent_workers")  # fastai's own, which `accelerate` sets
 
 
 def split_keywords(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -90,10 +94,16 @@ def split_keywords(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return ours, {k: v for k, v in keywords.items() if k not in NAMES}
 
 
-def warn_unknown(keywords: Iterable[str], loader: type) -> None:
-    """Warn of keywords that neither fastload nor `loader` and its base classes know; stock drops them without a word."""
+def warn_unknown(keywords: Iterable[str], loader: type, told: set[str]) -> None:
+    """Warn of keywords that neither fastload nor `loader` and its base classes know; stock drops them without a word.
+
+    `told`: what the loaders of one DataLoaders have warned of; each keyword is added to it and warned of once.
+    """
     known = _known(loader)
     for name in keywords:
+        if f"{name}=" in told:
+            continue
+        told.add(f"{name}=")
         bare = name.removeprefix("val_")
         if name in IGNORED:
             _warn(f"{name}= is ignored by fastai's loaders and by fastload")
@@ -102,7 +112,15 @@ def warn_unknown(keywords: Iterable[str], loader: type) -> None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=5)
+    """Warn at the line of the user's that led here, not at one of fastai's."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
+
+
+_NOT_THE_USERS = ("fastai", "fastcore", "fastload")
 
 
 def _known(loader: type) -> tuple[str, ...]:

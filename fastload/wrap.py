@@ -64,7 +64,7 @@ class Accelerated:
         ours, rest = split_keywords(kwargs)
         inherited = rest.pop("_fl", None)
         self.__dict__["_fl"] = Attached(Settings().updated(ours)) if inherited is None else inherited.child(ours)
-        warn_unknown(rest, stock_class(type(self)))
+        warn_unknown(rest, stock_class(type(self)), self.__dict__["_fl"].told)
         super().__init__(*args, **rest)
 
     def _fastload_of(self) -> Attached:

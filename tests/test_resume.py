@@ -333,7 +333,7 @@ def test_the_state_of_another_loader_is_refused(pictures: Pictures, other: dict[
     state, _ = interrupted(accelerated(pictures, "plain", 2), 2)
     workers = other.pop("workers", 2)
     dl = fastload.accelerate(built(lambda: folder(pictures, workers, **other), 0))
-    with pytest.raises(StateError, match="the state was saved by a loader with"):
+    with pytest.raises(StateError, match="the state was saved by another loader"):
         dl.load_state_dict(state)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from fastai.vision import all as stock_vision
+from pictures import Pictures
 
+import fastload
 from fastload import vision
 from fastload.wrap import Accelerated
-from tests.pictures import Pictures
 
 Factory = Callable[[Any, Pictures, dict[str, Any]], Any]
 BLOCKS = (stock_vision.ImageBlock, stock_vision.CategoryBlock)
@@ -106,3 +107,15 @@ def test_keywords_of_fastload_are_taken_by_every_factory(pictures: Pictures) -> 
         pictures.images, pictures.files, lambda name: name[0] == "c", **_keywords(), threads=1, executor="serial"
     )
     assert "serial" in str(made.train._fastload_of().settings.executor)
+
+
+def test_an_unknown_keyword_is_warned_of_once_at_the_users_line(pictures: Pictures) -> None:
+    with pytest.warns(UserWarning, match="thread=") as caught:
+        vision.ImageDataLoaders.from_folder(pictures.images, valid_pct=0.3, **_keywords(), thread=3)
+    assert [__file__] == [w.filename for w in caught if "thread=" in str(w.message)]
+
+
+def test_a_loader_that_stands_alone_is_called_after_its_split(pictures: Pictures) -> None:
+    dls = vision.ImageDataLoaders.from_folder(pictures.images, valid_pct=0.3, **_keywords())
+    assert ["train", "valid"] == [s.title for s in fastload.explain(dls).sections]
+    assert [["train"], ["valid"]] == [[s.title for s in fastload.explain(dl).sections] for dl in dls.loaders]

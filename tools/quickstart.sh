@@ -13,7 +13,7 @@ usage: tools/quickstart.sh [DATA]
 3. times stock fastai's loader against fastload on them
 4. trains a small model with each, and prints both losses side by side
 
-A second run finds 1 and 2 done and goes on with 3.
+It takes some 8 minutes, of which installing takes 3. A second run finds 1 and 2 done and goes on with 3.
 END
 }
 
@@ -41,5 +41,5 @@ fi
 say "timing the loaders on $data"
 "$VENV/bin/fastload" bench "$data" --rounds 2 --seconds 3
 
-say "training with stock fastai and with fastload"
+say "training with stock fastai and with fastload: some minutes"
 "$PY" "$ROOT/benchmarks/train_compare.py" "$data"

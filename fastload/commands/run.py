@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _EPILOG
     parser.add_argument("--threads", type=int, default=None, help="decoding threads (default: every CPU this process may use)")
     parser.add_argument("script", metavar="SCRIPT", help="the script, run as __main__")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments, if it takes any")
 
 
 def main(args: argparse.Namespace) -> int:
