@@ -125,53 +125,60 @@ struct EntropyDecoder::Bits {
         acc <<= n;
         left -= n;
     }
-    uint32_t peek(const HuffmanTable& table) const { return table.entry[acc >> (64 - kPeek)]; }
+};
 
-    // A code, or its value, that is longer than what is looked up at once; false if there is no such code.
-    bool __attribute__((noinline)) slow(const HuffmanTable& table, bool ac, uint32_t& found) {
-        refill();
-        const unsigned prefix = static_cast<unsigned>(acc >> 48);
+// A code and its value that were not looked up at once. By value both ways, so that the caller's bits can stay in registers.
+struct EntropyDecoder::Slow {
+    Bits bits;
+    uint32_t entry;
+    bool good;
+
+    static Slow __attribute__((noinline)) read(Bits bits, const HuffmanTable& table, bool ac) {
+        bits.refill();
+        const unsigned prefix = static_cast<unsigned>(bits.acc >> 48);
         int length = 1;
         while (length <= 16 && prefix >= table.limit[length]) length++;
-        if (length > 16) return false;
+        if (length > 16) return {bits, 0, false};
         const int symbol = table.symbols[(table.offset[length] + static_cast<int>(prefix >> (16 - length))) & 255];
         const int size = ac ? symbol & 15 : symbol;
-        drop(length);
-        const unsigned value = size == 0 ? 0 : static_cast<unsigned>(acc >> (64 - size));
-        drop(size);
-        found = packed(0, ac ? run_of(symbol) : 0, extend(value, size));
-        return true;
+        bits.drop(length);
+        const unsigned value = size == 0 ? 0 : static_cast<unsigned>(bits.acc >> (64 - size));
+        bits.drop(size);
+        return {bits, packed(0, ac ? run_of(symbol) : 0, extend(value, size)), true};
     }
 };
 
-template <bool kKeep>
-inline bool EntropyDecoder::block(Bits& bits, const HuffmanTable& dc, const HuffmanTable& ac, int& last_dc, JCOEF* out) {
-    bits.refill();
-    uint32_t e = bits.peek(dc);
+// Takes the next entry of `table`; false if no code begins like this.
+inline __attribute__((always_inline)) bool EntropyDecoder::next(Bits& bits, const HuffmanTable& table, bool ac, uint32_t& e) {
+    e = table.entry[bits.acc >> (64 - kPeek)];
     if (__builtin_expect((e & 63) == 0, 0)) {
-        if (!bits.slow(dc, false, e)) return false;
+        const Slow slow = Slow::read(bits, table, ac);
+        bits = slow.bits;
+        e = slow.entry;
+        return slow.good;
     }
     bits.drop(static_cast<int>(e & 63));
+    return true;
+}
+
+template <bool kKeep>
+inline __attribute__((always_inline)) bool EntropyDecoder::block(Bits& bits, const HuffmanTable& dc, const HuffmanTable& ac,
+                                                                int& last_dc, JCOEF* out) {
+    uint32_t e;
+    bits.refill();
+    if (!next(bits, dc, false, e)) return false;
     last_dc += static_cast<int32_t>(e) >> 16;
     if (last_dc != static_cast<JCOEF>(last_dc)) return false;
     if (kKeep) out[0] = static_cast<JCOEF>(last_dc);
     unsigned k = 1;
     while (true) {
-        // two look-ups to a refill: 56 bits are enough for both, and `slow` refills for itself
-        e = bits.peek(ac);
-        if (__builtin_expect((e & 63) == 0, 0)) {
-            if (!bits.slow(ac, true, e)) return false;
-        }
-        bits.drop(static_cast<int>(e & 63));
+        // two look-ups to a refill: 56 bits are enough for both, and what is slow refills for itself
+        if (!next(bits, ac, true, e)) return false;
         k += e >> 8 & 255;
         if (kKeep) out[kNatural.at[k]] = static_cast<JCOEF>(static_cast<int32_t>(e) >> 16);
         if (++k >= 64) break;
         bits.refill();
-        e = bits.peek(ac);
-        if (__builtin_expect((e & 63) == 0, 0)) {
-            if (!bits.slow(ac, true, e)) return false;
-        }
-        bits.drop(static_cast<int>(e & 63));
+        if (!next(bits, ac, true, e)) return false;
         k += e >> 8 & 255;
         if (kKeep) out[kNatural.at[k]] = static_cast<JCOEF>(static_cast<int32_t>(e) >> 16);
         if (++k >= 64) break;
@@ -222,6 +229,23 @@ void EntropyDecoder::start_interval() {
     for (int& dc : last_dc_) dc = 0;
 }
 
+inline __attribute__((always_inline)) bool EntropyDecoder::blocks_of(JBLOCKROW* blocks) {
+    Bits bits{acc_, left_, at_};
+    for (int i = 0; i < part_count_; i++) {
+        const Part& p = parts_[i];
+        int last_dc = last_dc_[p.component];
+        const bool good = blocks != nullptr ? block<true>(bits, *p.dc, *p.ac, last_dc, *blocks[i])
+                                            : block<false>(bits, *p.dc, *p.ac, last_dc, nullptr);
+        // what was read, less what is left in the buffer, must lie within the interval
+        if (!good || (bits.at - end_) * 8 > bits.left) return false;
+        last_dc_[p.component] = last_dc;
+    }
+    acc_ = bits.acc;
+    left_ = bits.left;
+    at_ = bits.at;
+    return true;
+}
+
 bool EntropyDecoder::mcu(JBLOCKROW* blocks) {
     if (restart_every_ != 0) {
         if (to_restart_ == 0) {
@@ -232,18 +256,7 @@ bool EntropyDecoder::mcu(JBLOCKROW* blocks) {
     }
     const bool keep = blocks != nullptr && column_ >= first_ && column_ <= last_;
     column_ = column_ + 1 == columns_ ? 0 : column_ + 1;
-    Bits bits{acc_, left_, at_};
-    for (int i = 0; i < part_count_; i++) {
-        const Part& p = parts_[i];
-        const bool good = keep ? block<true>(bits, *p.dc, *p.ac, last_dc_[p.component], (*blocks[i]))
-                               : block<false>(bits, *p.dc, *p.ac, last_dc_[p.component], nullptr);
-        // what was read, less what is left in the buffer, must lie within the interval
-        if (!good || (bits.at - end_) * 8 > bits.left) return false;
-    }
-    acc_ = bits.acc;
-    left_ = bits.left;
-    at_ = bits.at;
-    return true;
+    return blocks_of(keep ? blocks : nullptr);
 }
 
 boolean EntropyDecoder::decode(j_decompress_ptr info, JBLOCKROW* blocks) {

@@ -61,9 +61,12 @@ class EntropyDecoder {
 
   private:
     struct Bits;
+    struct Slow;
     static boolean decode(j_decompress_ptr info, JBLOCKROW* blocks);
     bool mcu(JBLOCKROW* blocks);
     void start_interval();
+    bool blocks_of(JBLOCKROW* blocks);
+    static bool next(Bits& bits, const HuffmanTable& table, bool ac, uint32_t& entry);
     template <bool kKeep>
     static bool block(Bits& bits, const HuffmanTable& dc, const HuffmanTable& ac, int& last_dc, JCOEF* out);
 
