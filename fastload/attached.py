@@ -21,7 +21,10 @@ log = logging.getLogger("fastload")
 
 @dataclass(frozen=True)
 class Resume:
-    """A saved place in an epoch: what the next iterator needs to go on from there. `words` None: stock made its batches."""
+    """A saved place in an epoch: what the next iterator needs to go on from there. `words` None: stock made its batches.
+
+    `rng`: the loader's own generator as it was saved, which the epochs after this one go on from.
+    """
 
     done: int
     samples: int
@@ -29,6 +32,7 @@ class Resume:
     seed_state: bytes
     indices: str
     generators: Generators
+    rng: Any
 
 
 @dataclass(frozen=True)

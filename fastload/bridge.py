@@ -7,6 +7,7 @@ an iterator starts, since pipelines change after construction (vision_learner ap
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def _compile(dl: Any) -> Compiled | Refused:
             reasons.append(reason)
         elif op is not None and any(_is(before, "ToTensor") for before, _ in steps):
             reasons.append(f"{_name(tfm)} comes after ToTensor, where it meets tensors")
-        steps.append((tfm, None if op is None else len(ops)))
+        steps.append((copy.copy(tfm), None if op is None else len(ops)))  # as it is now: a user may change it later
         ops += [] if op is None else [op]
     if not any(_is(tfm, "ToTensor") for tfm in dl.after_item.fs):
         reasons.append("there is no ToTensor among the item transforms")

@@ -39,7 +39,7 @@ RANK_STRIDE = 1_000_003  # more than any number of workers, so that the ranks' w
 def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
     """The batches of one epoch of `fake_l.d`, before after_batch."""
     inner = inner_loader(fake_l.d)
-    compiled = _compiled(inner, attached)
+    compiled = _compiled(inner, attached, fake_l)
     if inner.n is not None and inner.bs and inner.drop_last and inner.n < inner.bs:
         attached.say(f"this loader gives no batch: it drops a last batch below bs={inner.bs}, and has {inner.n} items")
     epoch = _Epoch(fake_l, inner, attached, stock)
@@ -61,10 +61,16 @@ def inner_loader(dl: Any) -> Any:
     return dl.dl if any(cls.__name__ == "DistributedDL" for cls in type(dl).__mro__) else dl
 
 
-def _compiled(inner: Any, attached: Attached) -> Compiled | Refused:
+def _compiled(inner: Any, attached: Attached, fake_l: Any) -> Compiled | Refused:
     if attached.settings.executor == "stock":
         return Refused(("executor='stock' was asked for",))
+    indices = getattr(fake_l.d, "_DataLoader__idxs", None)
+    if isinstance(indices, Iterator) and not isinstance(indices, _ENDLESS):
+        return Refused(("get_idxs gives an iterator, which could not be read again where stock has to take over",))
     return compile_loader(inner)
+
+
+_ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)  # fastai's own indices of a loader without a length
 
 
 class _Epoch:
@@ -81,6 +87,8 @@ class _Epoch:
             attached.progress = self.progress
         if self.resume is not None and self.resume.indices != self.progress.digest():
             raise StateError("the saved state goes with other items or another order; was the data set changed in between?")
+        if self.resume is not None:
+            inner.rng.setstate(self.resume.rng)  # only now: the indices have been drawn
 
     def close(self) -> None:
         """End what the epoch started."""
@@ -151,7 +159,13 @@ class _Epoch:
             drawer.forward(resume.words)
         self.executor = self._executor(compiled)
         progress.counts = self.executor.counts
-        for finished in self.executor.run(self._items(compiled), drawer):
+        watch = _Unchanged(self.inner) if self.workers == 0 else None  # stock's worker processes have a copy of their own
+        finished_ones = self.executor.run(self._items(compiled), drawer)
+        while True:
+            if watch is not None and not watch:
+                raise Unplanned("its item transforms were changed in the middle of an epoch")
+            if (finished := next(finished_ones, None)) is None:
+                break
             if finished.batch.carry.dropped:
                 continue  # a short last batch: stock makes its items too, then drops them
             batch = self._assembled(compiled, finished)
@@ -284,13 +298,43 @@ def _watched(batches: Iterator[Any], pure: bool) -> Iterator[Any]:
         return
     while True:
         before = Generators.now()
-        batch = next(batches, None)
+        try:
+            batch = next(batches, None)
+        except Unplanned:
+            before.restore()  # stock makes the item once more
+            raise
         if Generators.now() != before:
             before.restore()
             raise Unplanned("get_x or get_y draws random numbers")
         if batch is None:
             return
         yield batch
+
+
+class _Unchanged:
+    """True as long as the item transforms of a loader are those it had, with the values they had."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.before = inner, self._now(inner)
+
+    def __bool__(self) -> bool:
+        now = self._now(self.inner)
+        return len(now) == len(self.before) and all(map(_same_transform, now, self.before))
+
+    @staticmethod
+    def _now(inner: Any) -> list[tuple[Any, dict[str, Any]]]:
+        return [(tfm, dict(getattr(tfm, "__dict__", {}))) for tfm in inner.after_item.fs]
+
+
+def _same_transform(now: tuple[Any, dict[str, Any]], before: tuple[Any, dict[str, Any]]) -> bool:
+    return now[0] is before[0] and now[1].keys() == before[1].keys() and all(_same(v, before[1][k]) for k, v in now[1].items())
+
+
+def _same(now: Any, before: Any) -> bool:
+    if now is before:
+        return True
+    plain = (int, float, str, tuple)
+    return type(now) is type(before) and isinstance(now, plain) and now == before
 
 
 def _pinned(batch: Any) -> Any:

@@ -206,8 +206,8 @@ def _pad(image: Any, pad: Box, mode: str) -> Any:
 
 
 def decode(image: Any, element: Element) -> Any:
-    """The image as uint8 array of the element's shape ([3, H, W], [1, H, W], masks [H, W]); a view, not contiguous for RGB."""
+    """The image as uint8 array of the element's shape ([1, H, W], masks [H, W]), or for RGB a list of three planes [H, W]."""
+    if image.mode == "RGB" and not element.mask:
+        return [np.asarray(band) for band in image.split()]  # planes: sooner than one array whose bytes are then moved about
     array = np.asarray(image)
-    if element.mask:
-        return array
-    return array.transpose(2, 0, 1) if array.ndim == 3 else array[None]
+    return array if element.mask else array[None]

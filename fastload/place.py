@@ -32,7 +32,7 @@ def save(dl: Any, attached: Attached) -> dict[str, Any]:
         "loader": _identity(dl),
         "rng": encode_state(order.rng),
         "order": order.generators.to_json(),
-        "epoch": _epoch(progress, progress.seed_state, now) if inside and progress.seed_state is not None else None,
+        "epoch": _epoch(dl, progress, progress.seed_state, now) if inside and progress.seed_state is not None else None,
     }
 
 
@@ -45,7 +45,10 @@ def load(dl: Any, state: Any) -> Loaded:
         raise StateError(f"the state was saved by another loader: {_unlike(state.get('loader'), mine)}")
     try:
         order = Order(decode_state(state["rng"]), Generators.from_json(state["order"]))
-        return Loaded(order, None if state["epoch"] is None else _resume(state["epoch"]))
+        resume = None if state["epoch"] is None else _resume(state["epoch"])
+        if resume is not None and dl.n is not None and max(resume.done, resume.samples) > dl.n:
+            raise ValueError(f"{resume.done} batches of {resume.samples} items were done, and there are {dl.n} items")
+        return Loaded(order, resume)
     except (KeyError, ValueError, TypeError, zlib.error) as err:
         raise StateError(f"the state is damaged ({type(err).__name__}: {err}); use one that state_dict() gave") from err
 
@@ -89,7 +92,7 @@ def _items(dataset: Any) -> str:
     return f"{zlib.crc32(_ADDRESS.sub('', text).encode(errors='replace')):08x}"
 
 
-def _epoch(progress: Progress, seed_state: bytes, now: Generators) -> dict[str, Any]:
+def _epoch(dl: Any, progress: Progress, seed_state: bytes, now: Generators) -> dict[str, Any]:
     return {
         "done": progress.done,
         "samples": progress.samples,
@@ -97,10 +100,15 @@ def _epoch(progress: Progress, seed_state: bytes, now: Generators) -> dict[str, 
         "seed_state": base64.b85encode(zlib.compress(seed_state, 9)).decode(),
         "indices": progress.digest(),
         "generators": now.to_json(),
+        "rng": encode_state(dl.rng.getstate()),  # one_batch in between has moved it on
     }
 
 
 def _resume(saved: dict[str, Any]) -> Resume:
     seed_state = zlib.decompress(base64.b85decode(saved["seed_state"]))
     generators = Generators.from_json(saved["generators"])
-    return Resume(saved["done"], saved["samples"], saved["words"], seed_state, saved["indices"], generators)
+    done, samples, words = (saved[key] for key in ("done", "samples", "words"))
+    for number in (done, samples, *(words or ())):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ValueError(f"done, samples and words are counts, found {number!r}")
+    return Resume(done, samples, words, seed_state, saved["indices"], generators, decode_state(saved["rng"]))

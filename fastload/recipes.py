@@ -132,8 +132,9 @@ def _folder(target: Target) -> Any:
     try:
         return ImageDataLoaders.from_folder(path, **options)
     except Exception as err:
-        said = f"{type(err).__name__}: {err}"
-        raise DataError(f"fastai could not open {path} ({said}); `fastload check {path}` says what is wrong with it") from err
+        raise DataError(
+            f"fastai could not open {path} ({_said(err)}); `fastload check {path}` says what is wrong with it"
+        ) from err
 
 
 def _call(where: str) -> Any:
@@ -147,13 +148,24 @@ def _call(where: str) -> Any:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
+    except Exception as err:
+        raise DataError(f"{file} can't be imported: {_said(err)}") from err
     finally:
         sys.path.remove(str(path.parent))
     function = getattr(module, name, None)
     if not callable(function):
         known = sorted(k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == spec.name)
         raise DataError(f"{file} has no function {name!r}; it has {', '.join(known) or 'none'}")
-    return _checked(function(), where)
+    try:
+        made = function()
+    except Exception as err:
+        raise DataError(f"{where} raised {_said(err)}") from err
+    return _checked(made, where)
+
+
+def _said(err: Exception) -> str:
+    """Type and words of an error on one line."""
+    return " ".join(f"{type(err).__name__}: {err}".split())
 
 
 def _checked(made: Any, where: str) -> Any:

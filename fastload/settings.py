@@ -97,18 +97,19 @@ def split_keywords(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 def warn_unknown(keywords: Iterable[str], loader: type, told: set[str]) -> None:
     """Warn of keywords that neither fastload nor `loader` and its base classes know; stock drops them without a word.
 
-    `told`: what the loaders of one DataLoaders have warned of; each keyword is added to it and warned of once.
+    `told`: what the loaders of one DataLoaders have said; each warning is added to it and given once.
     """
     known = _known(loader)
     for name in keywords:
-        if f"{name}=" in told:
-            continue
-        told.add(f"{name}=")
         bare = name.removeprefix("val_")
+        text = ""
         if name in IGNORED:
-            _warn(f"{name}= is ignored by fastai's loaders and by fastload")
+            text = f"{name}= is ignored by fastai's loaders and by fastload"
         elif bare not in known and bare not in FASTAI_ODDITIES:
-            _warn(f"{name}= is not a keyword of {loader.__name__} or of fastload{_nearest(bare, known)}; it does nothing")
+            text = f"{name}= is not a keyword of {loader.__name__} or of fastload{_nearest(bare, known)}; it does nothing"
+        if text and text not in told:
+            told.add(text)
+            _warn(text)
 
 
 def _warn(text: str) -> None:

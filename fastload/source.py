@@ -6,6 +6,7 @@ methods. Reading happens on executor threads, so a Source must be safe to call f
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -14,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from fastload.errors import DataError
 from fastload.ops import Size
 
 __all__ = ["Files", "Record", "Ref", "Source", "sniff"]
@@ -110,8 +110,10 @@ _AT_ONCE = 1 << 20  # bytes; a larger file's format is looked at before all of i
 def _record(file: int, path: str) -> Record:
     """The open file as a record; never waits for a pipe, which the flags open without a writer."""
     found = os.fstat(file)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(found.st_mode):
-        raise DataError(f"{path} is not a regular file: an image is never read from a folder, pipe or device")
+        raise UnidentifiedImageError(f"{path} is not a regular file: an image is never read from a pipe or device")
     if found.st_size > _AT_ONCE and (codec := sniff(os.pread(file, HEAD, 0))) not in IN_MEMORY:
         return Record(codec, None, path)
     data = _whole(file, found.st_size)

@@ -104,7 +104,7 @@ def _raw(cls: type, name: str) -> Callable[..., Any] | None:
 
 def _shipped(function: Any) -> bool:
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code is not None and os.path.dirname(code.co_filename).startswith(_homes())
+    return code is not None and code.co_filename.startswith(_homes())
 
 
 @cache
@@ -112,4 +112,5 @@ def _homes() -> tuple[str, ...]:
     import fastai
     import fasttransform
 
-    return tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (fastai, fasttransform))
+    # with the separator: a package beside it may have a name that begins alike
+    return tuple(os.path.join(os.path.dirname(os.path.abspath(m.__file__)), "") for m in (fastai, fasttransform))

@@ -293,14 +293,14 @@ def test_enable_without_with_stays_on(pictures: Pictures) -> None:
 def test_a_pipe_named_like_an_image_raises_instead_of_waiting(pictures: Pictures, tmp_path: Any) -> None:
     import os
 
-    from fastload.errors import DataError
+    from PIL import UnidentifiedImageError
 
     os.mkfifo(tmp_path / "pipe.jpg")
     plan = Plan((Element(0),), (Resize((8, 8), "squish"),))
     running = Threads(plan, [Files()], Options()).run(
         iter([Batch(0, ((Ref(0, str(tmp_path / "pipe.jpg")),),))]), Drawer(plan, 1, 0)
     )
-    with pytest.raises(DataError, match="is not a regular file"):
+    with pytest.raises(UnidentifiedImageError, match="is not a regular file"):
         next(running)
 
 

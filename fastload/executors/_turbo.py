@@ -1,7 +1,8 @@
 """Ordinary JPEG files decoded by torchvision, whose libjpeg-turbo gives Pillow's own pixels a little sooner.
 
-Ordinary: what its header, read by Pillow, shows to be a sequential 8-bit YCbCr or gray file in one of the usual chroma layouts.
-Whatever else there is, and every file that torchvision objects to, stays with Pillow. `agrees` compares the two once a process.
+Ordinary: one sequential 8-bit frame of YCbCr or gray in one of the usual chroma layouts, and no segment but JFIF's, comments
+and tables, so that Pillow's header reader could say nothing else about it. Whatever else there is, and every file that
+torchvision objects to, stays with Pillow. `agrees` compares the two once a process.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fastload.ops import Size
 from fastload.pixels import Box, Step, Window
-from fastload.source import Record, open_lazily
+from fastload.source import Record
 
-__all__ = ["Decoded", "agrees", "decode"]
+__all__ = ["Decoded", "agrees", "decode", "measure"]
 
 _COLOURS = 3  # torchvision's ImageReadMode.RGB
 # sampling factors of the components: 4:4:4, 4:2:2, 4:2:0, and gray
@@ -48,7 +50,9 @@ class Decoded:
         left, top, right, bottom = box
         row = 3 * self.width
         rows = self.pixels.reshape(-1)[top * row + 3 * left :]
-        return Image.frombuffer("RGB", (right - left, bottom - top), rows, "raw", "RGB", row, 1)
+        image = Image.new("RGB", (right - left, bottom - top), None)  # None: not filled first
+        image.frombytes(rows, "raw", "RGB", row, 1)
+        return image
 
 
 def decode(record: Record, mode: str) -> Decoded | None:
@@ -56,26 +60,53 @@ def decode(record: Record, mode: str) -> Decoded | None:
 
     Damage that makes Pillow raise makes torchvision raise as well: None, too.
     """
-    if mode != "RGB" or record.data is None or record.codec != "jpeg":
+    if mode != "RGB" or record.data is None or measure(record) is None or not agrees():
         return None
     try:
-        if not _ordinary(open_lazily(record)) or not agrees():
-            return None
         return Decoded(_decoded(record.data))
     except Exception:
         return None  # what is wrong with it, Pillow says next
 
 
-def _ordinary(image: Any) -> bool:
-    info = image.info
-    return (
-        image.format == "JPEG"
-        and image.mode in ("RGB", "L")
-        and tuple((part[1], part[2]) for part in image.layer) in _LAYOUTS
-        and "progressive" not in info
-        and "adobe" not in info
-        and image.bits == 8
-    )
+def measure(record: Record) -> Size | None:
+    """(width, height) of an ordinary JPEG in memory within Pillow's limit of pixels; None where Pillow has to read the header.
+
+    Markers: ITU-T T.81, annex B.
+    """
+    data = record.data
+    if record.codec != "jpeg" or data is None:
+        return None
+    at, size = 2, None
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
+        if marker == 0xDA:
+            limit = Image.MAX_IMAGE_PIXELS
+            return size if size is not None and (limit is None or size[0] * size[1] <= limit) else None
+        if marker == 0xC0 and size is None:
+            size = _frame(data[at + 4 : at + 2 + length])
+            if size is None:
+                return None
+        elif not (
+            marker in (0xC4, 0xDD, 0xFE)
+            or (marker == 0xDB and length in _TABLES)
+            or (marker == 0xE0 and length >= 16 and data[at + 4 : at + 9] == b"JFIF\0")
+        ):
+            return None
+        at += 2 + length
+    return None
+
+
+_TABLES = tuple(2 + 65 * n for n in range(1, 5))  # lengths of a segment with whole quantisation tables of 8 bits
+
+
+def _frame(body: bytes) -> Size | None:
+    """Size by a frame header, where it is ordinary."""
+    count = body[5] if len(body) > 5 else 0
+    layout = tuple((body[k] >> 4, body[k] & 15) for k in range(7, 7 + 3 * count, 3) if k < len(body))
+    if body[:1] != b"\x08" or len(body) != 6 + 3 * count or layout not in _LAYOUTS:
+        return None
+    width, height = body[3] << 8 | body[4], body[1] << 8 | body[2]
+    return (width, height) if width and height else None
 
 
 def _decoded(data: bytes) -> Any:

@@ -245,8 +245,8 @@ class Job:
         if isinstance(slot, Slot):
             np.copyto(slot.rows[pos], array)
         else:
-            self.used_bytes += array.nbytes
             slot[pos] = np.require(array, requirements=("C", "W"))  # torch warns of arrays it may not write to
+            self.used_bytes += slot[pos].nbytes
 
 
 def _harmless(err: BaseException) -> bool:
