@@ -51,13 +51,19 @@ def _reasons(settings: Settings | None) -> tuple[str, ...]:
 
 def _rows(compiled: Compiled, settings: Settings) -> tuple[tuple[str, ...], ...]:
     plan, where = compiled.plan, f"fastload {_executor(compiled, settings)[0]}"
-    how = "libjpeg in one pass with the resize; Pillow where that is not exact" if where.endswith("native") else "Pillow"
+    how = _HOW.get(where.rpartition(" ")[2], "Pillow")
     rows = [("open image, decode", where, f"{'Pillow' if e.mask else how}, mode {e.mode}") for e in plan.elements]
     rows += [(repr(op), where, _how(op)) for op in plan.ops]
     rows.append(("ToTensor, collate", where, "each image straight into its row of the batch"))
     rows += [(chain, "fastai", "labels and targets, main thread") for chain in plan.targets]
     rows += [(name, "fastai", "batch transform, on the loader's device") for name in plan.batch_ops]
     return tuple(rows)
+
+
+_HOW = {
+    "native": "libjpeg in one pass with the resize; Pillow where that is not exact",
+    "threads": "Pillow; ordinary JPEG by torchvision where it gives Pillow's pixels",
+}
 
 
 def _executor(compiled: Compiled, settings: Settings) -> tuple[str, str]:

@@ -103,8 +103,8 @@ class Accelerated:
         """The place after the last batch handed out by the newest iterator, with every generator state that the rest needs.
 
         JSON values, at most 64 kB. Before the first epoch, or after the end of one, it is the place before the next epoch.
-        `one_batch` and `show_batch` in between change nothing. Call it after a step, where a checkpoint is written:
-        `load_state_dict` then gives the very batches that would follow.
+        `one_batch` and `show_batch` in between leave that place alone, and draw random numbers as in stock. Call it after a
+        step, where a checkpoint is written: `load_state_dict` then gives the very batches that would follow.
         """
         _refuse_off("state_dict")
         return place.save(self, self._fastload_of())

@@ -13,7 +13,7 @@ usage: tools/quickstart.sh [DATA]
 3. times stock fastai's loader against fastload on them
 4. trains a small model with each, and prints both losses side by side
 
-It takes some 8 minutes, of which installing takes 3. A second run finds 1 and 2 done and goes on with 3.
+It takes 5 to 15 minutes, of which installing takes 3. A second run finds 1 and 2 done and goes on with 3.
 END
 }
 

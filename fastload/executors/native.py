@@ -159,7 +159,7 @@ class _NativeJob(Tidy):
     def measure(self, record: Record, part: Element) -> Size:
         """From the JPEG header, read natively where Pillow could not object to it."""
         head = _probe(record)
-        return super().measure(record, part) if head is None else head
+        return Job.measure(self, record, part) if head is None else head
 
     def direct(self, pos: int, element: int, record: Record) -> bool:
         """Bytes to row by one native call; False where the file or the steps are Pillow's."""

@@ -1,4 +1,6 @@
-"""Pillow on several threads of one process: images of a batch in parallel, batches in order, a bounded number ahead.
+"""Packages alone on several threads of one process: images of a batch in parallel, batches in order, a bounded number ahead.
+
+Pillow does all the work but decoding ordinary JPEG files, for which see `_turbo`.
 
 Who owns what: the consumer's thread takes batches from the iterator (so user code in it runs there), opens jobs and waits;
 pool threads probe, draw and render. They meet at the run's lock, the pool's queue and a job's event, nowhere else. A fault
