@@ -149,10 +149,11 @@ def _interrupted(dl: Any, waiting: bool) -> bool:
     """Whether SIGINT, in the loop's body or while it waits for a batch, comes out as KeyboardInterrupt after three batches."""
     from fastload.source import Files
 
-    read, count = Files.read, 0
+    read, count, once = Files.read, 0, threading.Lock()
 
     def signalled(self: Any, ref: Any, window: Any = None) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
+        if once.acquire(blocking=False):  # a second thread's signal would come when the first has been dealt with
+            os.kill(os.getpid(), signal.SIGINT)
         return read(self, ref, window)
 
     try:
