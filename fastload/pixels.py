@@ -206,8 +206,10 @@ def _pad(image: Any, pad: Box, mode: str) -> Any:
 
 
 def decode(image: Any, element: Element) -> Any:
-    """The image as uint8 array of the element's shape ([1, H, W], masks [H, W]), or for RGB a list of three planes [H, W]."""
+    """The image as uint8 array of the element's shape: [3, H, W], [1, H, W], masks [H, W]."""
     if image.mode == "RGB" and not element.mask:
-        return [np.asarray(band) for band in image.split()]  # planes: sooner than one array whose bytes are then moved about
+        width, height = image.im.size
+        lines = image.tobytes("raw", "RGB;L")  # of every row its reds, greens and blues: no byte is moved alone afterwards
+        return np.frombuffer(lines, np.uint8).reshape(height, 3, width).transpose(1, 0, 2)
     array = np.asarray(image)
     return array if element.mask else array[None]

@@ -44,6 +44,7 @@ class Record:
     data: bytes | None
     name: str
     image: Any = field(default=None, repr=False)
+    plain_size: Size | None = field(default=None, repr=False)  # by a header so plain that Pillow need not read it
 
     @property
     def nbytes(self) -> int:

@@ -41,12 +41,30 @@ ORDINARY = {
     "one_pixel": picture(size=(1, 1)),
     "narrow": picture(size=(3, 90)),
 }
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (2 + len(body)).to_bytes(2, "big") + body
+
+
+def among(segments: bytes, data: bytes = ORDINARY["420"]) -> bytes:
+    """`data` with `segments` after its JFIF header."""
+    at = 4 + int.from_bytes(data[4:6], "big")
+    return data[:at] + segments + data[at:]
+
+
+ORDINARY["colour_profile"] = picture(icc_profile=bytes(range(200)))
+ORDINARY["exif"] = picture(exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0")
+ORDINARY["photoshop"] = among(segment(0xED, b"Photoshop 3.0\x008BIM\x03\xed\0\0\0\0\0\x10" + bytes(16)))
+ORDINARY["without_jfif"] = ORDINARY["444"].replace(ORDINARY["444"][2:20], b"", 1)
 PILLOWS = {
     "progressive": picture(progressive=True),
     "cmyk": picture("CMYK"),
     "rgb_with_adobe_marker": picture(keep_rgb=True),
     "layout_440": picture(subsampling=0).replace(b"\x03\x01\x11\x00\x02\x11", b"\x03\x01\x12\x00\x02\x11"),
     "truncated": ORDINARY["420"][:-300],
+    "adobe_marker": among(segment(0xEE, b"Adobe\0\x64" + bytes(4) + b"\x01")),
+    "profile_that_pillow_fails_on": among(segment(0xE2, b"ICC_PROFILE\0\x01")),
     "not_a_jpeg": b"\xff\xd8\xff nothing",
 }
 
@@ -65,6 +83,24 @@ def test_ordinary_files_have_pillows_pixels(name: str) -> None:
 @pytest.mark.parametrize("name", PILLOWS)
 def test_other_files_are_left_to_pillow(name: str) -> None:
     assert _turbo.decode(record(PILLOWS[name]), "RGB") is None
+
+
+def test_a_header_that_only_pillow_understands_is_read_by_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(_turbo, "open_lazily", lambda of: asked.append(of) or Image.open(io.BytesIO(of.data)))
+    for name in ("exif", "photoshop"):
+        assert _turbo.measure(record(ORDINARY[name])) is None
+        assert _turbo.decode(record(ORDINARY[name]), "RGB") is not None
+    assert len(asked) == 2
+    assert _turbo.decode(record(ORDINARY["colour_profile"]), "RGB") is not None
+    assert len(asked) == 2
+
+
+def test_several_pictures_in_one_file_are_left_to_pillow() -> None:
+    file = io.BytesIO()
+    first, second = (Image.open(io.BytesIO(ORDINARY[name])).convert("RGB") for name in ("420", "444"))
+    first.save(file, "MPO", save_all=True, append_images=[second])
+    assert _turbo.decode(record(file.getvalue()), "RGB") is None
 
 
 @pytest.mark.parametrize("mode", ["L", "P"])

@@ -1,16 +1,16 @@
 """Ordinary JPEG files decoded by torchvision, whose libjpeg-turbo gives Pillow's own pixels a little sooner.
 
-Ordinary: one sequential 8-bit frame of YCbCr or gray in one of the usual chroma layouts, and no segment but JFIF's, comments
-and tables, so that Pillow's header reader could say nothing else about it. Whatever else there is, and every file that
-torchvision objects to, stays with Pillow. `agrees` compares the two once a process.
+Ordinary: one sequential 8-bit frame of YCbCr or gray in one of the usual chroma layouts. Where there is no segment but JFIF's,
+a colour profile, comments and tables, Pillow's header reader could say nothing else about it, and is not asked; with other
+segments (Exif, Photoshop) it has read the header first. Whatever else there is, and every file that torchvision objects to,
+stays with Pillow. `agrees` compares the two once a process.
 """
 
 from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from PIL import Image
 
 from fastload.ops import Size
 from fastload.pixels import Box, Step, Window
-from fastload.source import Record
+from fastload.source import Record, open_lazily
 
 __all__ = ["Decoded", "agrees", "decode", "measure"]
 
@@ -44,7 +44,7 @@ class Decoded:
         left, top, right, bottom = first.box
         if not (0 <= left < right <= self.width and 0 <= top < bottom <= self.height):
             return self._image((0, 0, self.width, self.height)), todo
-        return self._image(first.box), [replace(first, box=None), *todo[1:]]
+        return self._image(first.box), [Window(None, first.pad, first.pad_mode, first.out, first.resample), *todo[1:]]
 
     def _image(self, box: Box) -> Any:
         left, top, right, bottom = box
@@ -60,7 +60,7 @@ def decode(record: Record, mode: str) -> Decoded | None:
 
     Damage that makes Pillow raise makes torchvision raise as well: None, too.
     """
-    if mode != "RGB" or record.data is None or measure(record) is None or not agrees():
+    if mode != "RGB" or record.data is None or not agrees() or (measure(record) is None and not _vouched(record)):
         return None
     try:
         return Decoded(_decoded(record.data))
@@ -73,27 +73,54 @@ def measure(record: Record) -> Size | None:
 
     Markers: ITU-T T.81, annex B.
     """
-    data = record.data
-    if record.codec != "jpeg" or data is None:
-        return None
+    if record.plain_size is None and record.codec == "jpeg" and record.data is not None:
+        size, limit = _size(record.data, _plain), Image.MAX_IMAGE_PIXELS
+        if size is not None and (limit is None or size[0] * size[1] <= limit):
+            record.plain_size = size
+    return record.plain_size
+
+
+def _vouched(record: Record) -> bool:
+    """Whether Pillow has read the header, found one picture in it, and only segments that mean nothing to a decoder are new."""
+    if record.codec != "jpeg" or record.data is None or (size := _size(record.data, _mute)) is None:
+        return False
+    try:
+        image = open_lazily(record)
+    except Exception:
+        return False  # what is wrong with it, Pillow says next
+    return image.format == "JPEG" and image.mode in ("RGB", "L") and image.size == size
+
+
+def _size(data: bytes, passes: Callable[[bytes, int, int, int], bool]) -> Size | None:
+    """(width, height) where one ordinary frame comes before the scan, and every other segment `passes`."""
     at, size = 2, None
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
         if marker == 0xDA:
-            limit = Image.MAX_IMAGE_PIXELS
-            return size if size is not None and (limit is None or size[0] * size[1] <= limit) else None
+            return size
         if marker == 0xC0 and size is None:
             size = _frame(data[at + 4 : at + 2 + length])
             if size is None:
                 return None
-        elif not (
-            marker in (0xC4, 0xDD, 0xFE)
-            or (marker == 0xDB and length in _TABLES)
-            or (marker == 0xE0 and length >= 16 and data[at + 4 : at + 9] == b"JFIF\0")
-        ):
+        elif not passes(data, marker, at + 4, length):
             return None
         at += 2 + length
     return None
+
+
+def _plain(data: bytes, marker: int, at: int, length: int) -> bool:
+    """Huffman tables, restart interval, comment; whole tables of quantisation; JFIF; a colour profile."""
+    return (
+        marker in (0xC4, 0xDD, 0xFE)
+        or (marker == 0xDB and length in _TABLES)
+        or (marker == 0xE0 and length >= 16 and data.startswith(b"JFIF\0", at))
+        or (marker == 0xE2 and length >= 16 and data.startswith(b"ICC_PROFILE\0", at))
+    )
+
+
+def _mute(data: bytes, marker: int, at: int, length: int) -> bool:
+    """Any segment of an application but Adobe's, which can change the colours."""
+    return _plain(data, marker, at, length) or (marker & 0xF0 == 0xE0 and marker != 0xEE)
 
 
 _TABLES = tuple(2 + 65 * n for n in range(1, 5))  # lengths of a segment with whole quantisation tables of 8 bits

@@ -242,10 +242,7 @@ class Job:
 
     def _write(self, pos: int, element: int, array: Any) -> None:
         slot = self.slots[element]
-        if isinstance(slot, Slot) and isinstance(array, list):
-            for row, plane in zip(slot.rows[pos], array, strict=True):  # numpy would first make one array of the list
-                np.copyto(row, plane)
-        elif isinstance(slot, Slot):
+        if isinstance(slot, Slot):
             np.copyto(slot.rows[pos], array)
         else:
             slot[pos] = np.require(array, requirements=("C", "W"))  # torch warns of arrays it may not write to
