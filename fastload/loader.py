@@ -19,6 +19,7 @@ import torch
 
 from fastload import machine
 from fastload.attached import Attached, Progress
+from fastload.batch import fused
 from fastload.bridge import Compiled, Refused, compile_loader
 from fastload.collate import assemble
 from fastload.draws import Drawer
@@ -42,6 +43,8 @@ def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
     compiled = _compiled(inner, attached, fake_l)
     if inner.n is not None and inner.bs and inner.drop_last and inner.n < inner.bs:
         attached.say(f"this loader gives no batch: it drops a last batch below bs={inner.bs}, and has {inner.n} items")
+    if (reason := fused.arrange(inner, attached.settings)) is not None:
+        attached.say(f"batch='fused' is left out: {reason}")
     epoch = _Epoch(fake_l, inner, attached, stock)
     try:
         if isinstance(compiled, Refused):

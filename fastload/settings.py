@@ -34,7 +34,8 @@ class Settings:
     prefetch_factor: finished batches that may wait. worker_init_fn: called once on each thread with its number.
     bad_images: 'raise', or 'skip' to leave unreadable images out of training batches. rank_seeds: other random numbers on each
     rank of a distributed run (stock gives all ranks the same). ram_bytes: bound on what is held for batches under way.
-    Reserved for later, only their default is accepted now: exact, cache, settings, batch, decode, slack, channels_last.
+    batch: 'stock', or 'fused' to run fastai's usual batch transforms on the CPU in one native call, within rounding of stock.
+    Reserved for later, only their default is accepted now: exact, cache, settings, decode, slack, channels_last.
     """
 
     threads: int | None = None
@@ -56,6 +57,7 @@ class Settings:
     def __post_init__(self) -> None:
         _choice("executor", self.executor, ("auto", "native", "serial", "threads", "stock"))
         _choice("bad_images", self.bad_images, ("raise", "skip"))
+        _choice("batch", self.batch, ("stock", "fused"))
         _whole("threads", self.threads, 1, none=True)
         _whole("prefetch_factor", self.prefetch_factor, 1, none=True)
         _whole("ram_bytes", self.ram_bytes, 1)
@@ -79,7 +81,7 @@ class Settings:
         return replace(self, **changes)
 
 
-RESERVED = ("exact", "cache", "settings", "batch", "decode", "slack", "channels_last")
+RESERVED = ("exact", "cache", "settings", "decode", "slack", "channels_last")
 NAMES = tuple(f.name for f in fields(Settings))
 ON_LOADERS = ("num_workers", "pin_memory", "timeout", "persistent_workers")  # fastai's own, which `accelerate` sets
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-__all__ = ["TESTED_FASTAI", "altered", "same_code", "untested"]
+__all__ = ["TESTED_FASTAI", "altered", "altered_class", "same_code", "untested"]
 
 TESTED_FASTAI = ("2.8.12",)
 
@@ -32,6 +32,17 @@ def altered() -> str | None:
         if not _shipped(function):
             return f"{name} is not fastai's own any more"
     return _altered_attribute()
+
+
+def altered_class(cls: type) -> str | None:
+    """One sentence if what a batch transform of fastai's does is not as shipped, else None."""
+    from fastai.vision import augment
+
+    named = [(f"{cls.__name__}.encodes", m.implementation) for m in getattr(getattr(cls, "encodes", None), "methods", ())]
+    named += [(f"{cls.__name__}.{n}", _raw(cls, n)) for n in ("before_call", "__call__", "_encode") if _raw(cls, n) is not None]
+    named += [(f"fastai.vision.augment.{n}", getattr(augment, n)) for n in ("_grid_sample", "affine_grid", "_prepare_mat")]
+    named += [(f"TensorImage.{n}", getattr(augment.TensorImage, n)) for n in ("affine_coord", "lighting")]
+    return next((f"{name} is not fastai's own any more" for name, f in named if not _shipped(f)), None)
 
 
 def same_code(function: Any, original: Any) -> bool:

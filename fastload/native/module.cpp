@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "augment.h"
 #include "decode.h"
 #include "jpeg_api.h"
 
@@ -127,6 +128,76 @@ nb::object entropy(nb::bytes data, int rows, bool ours) {
     return reason(refused);
 }
 
+using Images = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<float, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Maps = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using PerChannel = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using StageArguments = std::tuple<Box, std::tuple<int, int>, std::tuple<int, int>, int, bool, Maps>;
+
+constexpr int kMostSide = 1 << 15;  // of an image: places in a plane are counted in 32 bits
+
+bool side(int n) { return n >= 1 && n <= kMostSide; }
+
+// The stages one after another: what comes in fits, what goes out is known.
+std::vector<Stage> checked_stages(const std::vector<StageArguments>& given, size_t images, int& width, int& height) {
+    std::vector<Stage> stages;
+    for (const auto& [box, pool, size, pad, align_corners, maps] : given) {
+        const auto [left, top, right, bottom] = box;
+        const auto [pw, ph] = pool;
+        const auto [ow, oh] = size;
+        if (left < 0 || top < 0 || right <= left || bottom <= top || right > width || bottom > height)
+            wrong("a stage's crop is empty or outside its input");
+        if (!stages.empty() && (right - left != width || bottom - top != height)) wrong("only the first stage may crop");
+        if ((pw != 0 || ph != 0) && (!side(pw) || !side(ph) || pw > right - left || ph > bottom - top))
+            wrong("a stage is averaged down to nothing, or to more than there is");
+        if (!side(ow) || !side(oh) || pad < 0 || pad > 2) wrong("a stage has no output, or an unknown pad mode");
+        if (maps.shape(0) != images || maps.shape(1) != 9) wrong("a stage needs nine numbers for each image");
+        stages.push_back({left, top, right - left, bottom - top, pw, ph, ow, oh, static_cast<Pad>(pad), align_corners, maps.data()});
+        width = ow;
+        height = oh;
+    }
+    return stages;
+}
+
+void check_maps(const std::vector<Stage>& stages, size_t images) {
+    for (const Stage& s : stages)
+        for (size_t i = 0; i < images; i++) {
+            const double* m = s.maps + 9 * i;
+            for (int k = 0; k < 9; k++)
+                if (!(m[k] > -1e9 && m[k] < 1e9)) wrong("a map holds a number that is not finite, or absurd");
+            for (const int x : {0, s.out_width - 1})
+                for (const int y : {0, s.out_height - 1})
+                    if (!(m[6] * x + m[7] * y + m[8] > 1e-6)) wrong("a map sends a place of the output to infinity");
+        }
+}
+
+// uint8 or float images [N, C, H, W] through the stages into `out`, float [N, C, H, W].
+void augment_batch(Images images, Floats out, const std::vector<StageArguments>& given, std::optional<Maps> light,
+                   std::optional<PerChannel> mean, std::optional<PerChannel> deviation, float divisor, int threads) {
+    const bool bytes = images.dtype() == nb::dtype<uint8_t>();
+    if (!bytes && images.dtype() != nb::dtype<float>()) wrong("images must be uint8 or float32");
+    const size_t n = images.shape(0), channels = images.shape(1);
+    if (images.shape(2) > kMostSide || images.shape(3) > kMostSide || channels > 64 || n > (1u << 24)) wrong("the batch is too large");
+    int height = static_cast<int>(images.shape(2)), width = static_cast<int>(images.shape(3));
+    if (height < 1 || width < 1 || channels < 1) wrong("the images are empty");
+    const Batch batch = {bytes ? static_cast<const uint8_t*>(images.data()) : nullptr,
+                         bytes ? nullptr : static_cast<const float*>(images.data()),
+                         static_cast<int>(n), static_cast<int>(channels), height, width, divisor, out.data()};
+    const std::vector<Stage> stages = checked_stages(given, n, width, height);
+    check_maps(stages, n);
+    if (out.shape(0) != n || out.shape(1) != channels || out.shape(2) != static_cast<size_t>(height) ||
+        out.shape(3) != static_cast<size_t>(width))
+        wrong("the output array has another shape than the last stage");
+    if (light && (light->shape(0) != n || light->shape(1) != 2)) wrong("light needs two numbers for each image");
+    if (mean.has_value() != deviation.has_value() ||
+        (mean && (mean->shape(0) != channels || deviation->shape(0) != channels)))
+        wrong("mean and deviation need a number for each channel");
+    if (!(divisor > 0.0f) || threads < 1 || threads > 1024) wrong("the divisor or the number of threads is out of range");
+    const Tone tone = {light ? light->data() : nullptr, mean ? mean->data() : nullptr, mean ? deviation->data() : nullptr};
+    nb::gil_scoped_release release;
+    augment(batch, stages, tone, threads, row_kernels(chosen->name));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -138,6 +209,8 @@ NB_MODULE(_native, m) {
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
           nb::arg("channels_last") = false);
+    m.def("augment", &augment_batch, nb::arg("images"), nb::arg("out"), nb::arg("stages"), nb::arg("light").none(),
+          nb::arg("mean").none(), nb::arg("deviation").none(), nb::arg("divisor"), nb::arg("threads"));
     m.def("use_kernels", &use_kernels, nb::arg("name"));
     m.def("usable_kernels", &usable_kernels);
     m.def("kernels_in_use", [] { return std::string(chosen->name); });

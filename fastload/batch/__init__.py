@@ -1,0 +1,1 @@
+"""Stand-ins for `after_batch`, by the user's choice alone: each file is one."""
