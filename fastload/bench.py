@@ -42,11 +42,16 @@ class Row:
     peak_mib: float | None
     digest: str
     note: str = ""
+    error: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """Rows of both engines; `equal` per part says whether both gave the same pixels, labels and types."""
+    """Rows of both engines; `equal` per part says whether both gave the same pixels, labels and types.
+
+    With batch='fused' that is checked before the fused transforms, whose `error` (mean and largest difference to stock on a
+    batch, of values in [0, 1]) stands in fastload's row.
+    """
 
     target: dict[str, Any]
     rounds: int
@@ -73,13 +78,19 @@ class BenchReport:
         for part in _parts(self.rows):
             lines += [_TITLE[part], *(f"  {line}" for line in table([_HEAD, *map(_cells, self._of(part))]))]
             same = "the same pixels, labels and types" if self.equal[part] else "DIFFERENT batches: please report this"
-            lines += [f"  {self.ratios[part]:.2f} times stock; both gave {same}", ""]
+            lines += [f"  {self.ratios[part]:.2f} times stock; both gave {same}", *self._errors(part), ""]
         lines += [r.note for r in self.rows if r.note][:1]
         if any(r.spread[1] > NOISY * r.spread[0] for r in self.rows):
             lines.append(
                 "the rates of one loader differ much between rounds: the machine was busy, measure again when it is quiet"
             )
         return "\n".join([*lines, f"on {self.machine.get('cpu', 'an unknown CPU')}, {self.rounds} interleaved rounds"])
+
+    def _errors(self, part: str) -> list[str]:
+        found = [r.error for r in self._of(part) if r.error is not None]
+        return [
+            f"  before batch='fused', which is off by {mean:.1e} on average, {most:.1e} at most, of 1" for mean, most in found
+        ]
 
     def _of(self, part: str) -> list[Row]:
         return [r for r in self.rows if r.part == part]
@@ -109,6 +120,7 @@ def bench(
     parts: Sequence[str] = PARTS,
     threads: int | None = None,
     executor: str = "auto",
+    batch: str = "stock",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> BenchReport:
     """Measure both engines on `target`, each for about `seconds` a round. `progress(done, total, what)` is called in between.
@@ -118,14 +130,14 @@ def bench(
     if rounds < 1 or seconds <= 0:
         raise DataError(f"rounds must be at least 1 and seconds above 0, found rounds={rounds} seconds={seconds}")
     require(target)
-    Settings(threads=threads, executor=executor)  # raises for values that fastload would refuse minutes later
+    Settings(threads=threads, executor=executor, batch=batch)  # raises for values that fastload would refuse minutes later
     jobs = list(_jobs(rounds, parts))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for done, (engine, part) in enumerate(jobs):
         if progress is not None:
             progress(done, len(jobs), f"{engine}, {part}")
         job = {"target": asdict(target), "engine": engine, "part": part, "seconds": seconds, "threads": threads}
-        job["executor"] = executor
+        job |= {"executor": executor, "batch": batch}
         found.setdefault((engine, part), []).append(measure(job))
     if progress is not None:
         progress(len(jobs), len(jobs), "done")
@@ -156,6 +168,7 @@ def _row(engine: str, part: str, runs: list[dict[str, Any]]) -> Row:
         max(peaks) if peaks else None,
         digests.pop() if len(digests) == 1 else f"differs between rounds: {sorted(digests)}",
         next((r["note"] for r in runs if r["note"]), ""),
+        next((tuple(r["error"]) for r in runs if r["error"]), None),
     )
 
 

@@ -114,7 +114,8 @@ class Work:
         """fastai's own transform without its drawing: what RandTransform calls next."""
         from fastai.vision.augment import RandTransform
 
-        return lambda parts: super(RandTransform, f).__call__(parts, split_idx=self.split_idx)
+        call: Any = super(RandTransform, f).__call__  # type: ignore[misc]
+        return lambda parts: call(parts, split_idx=self.split_idx)
 
 
 def _to_float(work: Work, f: Any) -> bool:

@@ -26,7 +26,7 @@ from fastload.generators import Generators
 from fastload.machine import usable_cpus
 from fastload.settings import Settings
 
-__all__ = ["arrange", "measured_error", "refuses", "staying"]
+__all__ = ["arrange", "made_pictures", "measured_error", "refuses", "staying"]
 
 
 def refuses() -> str | None:
@@ -79,36 +79,41 @@ def staying(fs: Any) -> dict[str, str]:
     return {type(f).__name__: reason for f in fs if (reason := unknown(f)) is not None}
 
 
-def measured_error(pipe: Any, shape: tuple[int, int, int, int], seed: int = 0) -> tuple[float, float]:
-    """Mean and largest difference to stock over one random batch of `shape` [N, C, H, W], before Normalize, in [0, 1].
+def measured_error(pipe: Any, pictures: Any, seed: int = 0) -> tuple[float, float]:
+    """Mean and largest difference to stock of one batch before Normalize, where values lie in [0, 1].
 
-    Generators and transforms are left as they were.
+    `pictures`: uint8 [N, C, H, W]. Generators and transforms are left as they were.
     """
     before = Generators.now()
     try:
-        return _difference(pipe, shape, seed)
+        return _difference(pipe, pictures, seed)
     finally:
         before.restore()
 
 
-def _difference(pipe: Any, shape: tuple[int, int, int, int], seed: int) -> tuple[float, float]:
-    from fastai.vision.core import TensorImage
+def made_pictures(shape: tuple[int, int, int, int]) -> Any:
+    """Smooth random pictures, uint8 [N, C, H, W], to measure on where no file is to be read."""
+    n, channels, height, width = shape
+    numbers = torch.Generator().manual_seed(1)
+    small = torch.randint(0, 256, (n, channels, -(-height // 4), -(-width // 4)), generator=numbers)
+    return torch.nn.functional.interpolate(small.float(), (height, width), mode="bilinear").byte()
+
+
+def _difference(pipe: Any, pictures: Any, seed: int) -> tuple[float, float]:
+    from fastai.torch_core import TensorImage
     from fasttransform import Pipeline
 
-    numbers = torch.Generator().manual_seed(seed)
-    small = torch.randint(0, 256, (shape[0], shape[1], -(-shape[2] // 4), -(-shape[3] // 4)), generator=numbers)
-    pictures = torch.nn.functional.interpolate(small.float(), shape[2:], mode="bilinear").byte()
     results = []
     for fused in (False, True):
         fs = copy.deepcopy([f for f in pipe.fs if type(f).__name__ != "Normalize"])  # some of them count their calls
         one = Pipeline(fs, split_idx=pipe.split_idx)
         if fused:
             one.__class__ = _fused_class()
-            one.__dict__["_fastload_threads"] = 1
         torch.manual_seed(seed)
         random.seed(seed)
-        results.append(one((TensorImage(pictures.clone()),))[0])
-    apart = (results[0].as_subclass(torch.Tensor) - results[1].as_subclass(torch.Tensor)).abs()
+        plain = pictures.detach().as_subclass(torch.Tensor).contiguous().clone()
+        results.append(one((plain.as_subclass(TensorImage),))[0].as_subclass(torch.Tensor).double())
+    apart = (results[0] - results[1]).abs()
     return float(apart.mean()), float(apart.max())
 
 

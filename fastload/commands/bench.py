@@ -26,7 +26,7 @@ exit status: 3 where the two gave different batches.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """TARGET, --rounds, --seconds, --part, --threads, --json."""
+    """TARGET, --rounds, --seconds, --part, --threads, --executor, --batch, --json."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _EPILOG
     add_target_arguments(parser)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: 3)")
@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=None, help="fastload's threads (default: every CPU this process may use)"
     )
     parser.add_argument("--executor", default="auto", help="fastload's executor: auto, native, threads, serial (default: auto)")
+    parser.add_argument(
+        "--batch", choices=("stock", "fused"), default="stock", help="batch transforms: fastai's own, or fused on the CPU"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -46,7 +49,9 @@ def main(args: argparse.Namespace) -> int:
     from fastload.bench import PARTS, bench
 
     parts = PARTS if args.part == "both" else (args.part,)
-    report = bench(target_of(args), args.rounds, args.seconds, parts, args.threads, args.executor, _progress())
+    report = bench(
+        target_of(args), args.rounds, args.seconds, parts, args.threads, args.executor, args.batch, progress=_progress()
+    )
     print(report.to_json() if args.json else report)
     return 0 if all(report.equal.values()) else 3
 

@@ -9,119 +9,160 @@
 namespace fastload {
 namespace {
 
-// Planes of one image; `at` may lie outside of `own` where nothing was copied.
-struct Planes {
-    std::vector<float> own;
-    const float* at = nullptr;
-    int width = 0, height = 0;
-    float* fit(int channels, int w, int h) {
-        own.resize(static_cast<size_t>(channels) * w * h);
-        at = own.data();
+// Up to kLanes channels of an image, pixel by pixel, with a border of zeros.
+struct Picture {
+    std::vector<float> pixels;
+    int width = 0, height = 0, stride = 0;
+    void fit(int w, int h) {
         width = w;
         height = h;
-        return own.data();
+        stride = w + kAround;
+        pixels.resize(static_cast<size_t>(stride) * (h + kAround) * kLanes);
+        const size_t line = static_cast<size_t>(stride) * kLanes * sizeof(float);
+        std::memset(row(-kBefore) - kBefore * kLanes, 0, line);
+        for (int y = 0; y < h; y++) {
+            std::memset(row(y) - kBefore * kLanes, 0, kBefore * kLanes * sizeof(float));
+            std::memset(row(y) + static_cast<size_t>(w) * kLanes, 0, (kAround - kBefore) * kLanes * sizeof(float));
+        }
+        std::memset(row(h) - kBefore * kLanes, 0, (kAround - kBefore) * line);
     }
+    float* row(int y) { return pixels.data() + (static_cast<size_t>(y + kBefore) * stride + kBefore) * kLanes; }
+    const float* row(int y) const { return const_cast<Picture*>(this)->row(y); }
 };
 
 struct Scratch {
-    Planes now, next;
-    Taps4 taps;
-    std::vector<float> sums;
+    Picture now, next;
+    Places places;
+    std::vector<float> line;
+    std::vector<int32_t> starts, ends;
 };
 
-inline int window_start(int i, int in, int out) { return static_cast<int>(static_cast<int64_t>(i) * in / out); }
-inline int window_end(int i, int in, int out) {
-    return static_cast<int>((static_cast<int64_t>(i + 1) * in + out - 1) / out);
-}
+int start(int i, int in, int out) { return static_cast<int>(static_cast<int64_t>(i) * in / out); }
+int end(int i, int in, int out) { return static_cast<int>((static_cast<int64_t>(i + 1) * in + out - 1) / out); }
 
 // torch's adaptive average: output i is the mean of inputs floor(i in / out) to ceil((i + 1) in / out).
-void pool(const Planes& in, int channels, int w, int h, Planes& out, std::vector<float>& sums) {
-    float* dst = out.fit(channels, w, h);
-    sums.resize(static_cast<size_t>(in.width));
-    for (int c = 0; c < channels; c++) {
-        const float* plane = in.at + static_cast<size_t>(c) * in.width * in.height;
-        for (int y = 0; y < h; y++) {
-            const int y0 = window_start(y, in.height, h), y1 = window_end(y, in.height, h);
-            std::memcpy(sums.data(), plane + static_cast<size_t>(y0) * in.width, sums.size() * sizeof(float));
-            for (int k = y0 + 1; k < y1; k++) {
-                const float* row = plane + static_cast<size_t>(k) * in.width;
-                for (int x = 0; x < in.width; x++) sums[x] += row[x];
-            }
-            for (int x = 0; x < w; x++) {
-                const int x0 = window_start(x, in.width, w), x1 = window_end(x, in.width, w);
-                float sum = 0.0f;
-                for (int k = x0; k < x1; k++) sum += sums[k];
-                *dst++ = sum / static_cast<float>((x1 - x0) * (y1 - y0));
-            }
+void pool(const Picture& in, int w, int h, Picture& out, Scratch& s, const RowKernels& k) {
+    out.fit(w, h);
+    const int values = in.width * kLanes;
+    s.line.resize(static_cast<size_t>(values));
+    s.starts.resize(static_cast<size_t>(w));
+    s.ends.resize(static_cast<size_t>(w));
+    for (int x = 0; x < w; x++) {
+        s.starts[x] = start(x, in.width, w);
+        s.ends[x] = end(x, in.width, w);
+    }
+    for (int y = 0; y < h; y++) {
+        const int from = start(y, in.height, h), to = end(y, in.height, h);
+        std::memcpy(s.line.data(), in.row(from), s.line.size() * sizeof(float));
+        for (int r = from + 1; r < to; r++) k.add(in.row(r), s.line.data(), values);
+        k.average(s.line.data(), s.starts.data(), s.ends.data(), to - from, out.row(y), w);
+    }
+}
+
+// Some channels of one image, on their way to `out`.
+struct Part {
+    int image, channel, lanes;
+};
+
+void finish(float* row, int n, const Part& part, int lane, const Tone& tone, const RowKernels& k) {
+    if (tone.light != nullptr)
+        k.light(row, n, static_cast<float>(tone.light[2 * part.image]), static_cast<float>(tone.light[2 * part.image + 1]));
+    if (tone.mean != nullptr) k.normalise(row, n, tone.mean[part.channel + lane], tone.deviation[part.channel + lane]);
+}
+
+size_t plane_of(int width, int height) { return static_cast<size_t>(width) * height; }
+
+void open(const Batch& b, const Part& part, const Stage& first, Picture& to, const RowKernels& k) {
+    to.fit(first.width, first.height);
+    const size_t plane = plane_of(b.width, b.height);
+    for (int y = 0; y < first.height; y++) {
+        const size_t at = (static_cast<size_t>(part.image) * b.channels + part.channel) * plane +
+                          static_cast<size_t>(first.top + y) * b.width + first.left;
+        if (b.bytes != nullptr)
+            k.open_bytes(b.bytes + at, plane, part.lanes, to.row(y), first.width, b.divisor);
+        else
+            k.open_floats(b.floats + at, plane, part.lanes, to.row(y), first.width);
+    }
+}
+
+const double* map_of(const Stage& s, int image) { return s.maps + 9 * static_cast<size_t>(image); }
+
+void places_of(const Picture& in, const Stage& s, int image, int y, Places& places, const RowKernels& k) {
+    k.place(map_of(s, image), y, s.out_width, in.width, in.height, in.stride, s.pad, s.align_corners, places);
+}
+
+// The last stage: each row apart into its channels, through the tone, into the output.
+void last(const Batch& b, const Part& part, const Stage& stage, const Tone& tone, Scratch& s, const RowKernels& k) {
+    const size_t plane = plane_of(stage.out_width, stage.out_height);
+    float* out = b.out + (static_cast<size_t>(part.image) * b.channels + part.channel) * plane;
+    s.line.resize(static_cast<size_t>(stage.out_width) * kLanes);
+    for (int y = 0; y < stage.out_height; y++) {
+        places_of(s.now, stage, part.image, y, s.places, k);
+        k.gather(s.now.pixels.data(), s.now.stride, s.places, s.line.data(), stage.out_width);
+        for (int lane = 0; lane < part.lanes; lane++) {
+            float* row = out + lane * plane + static_cast<size_t>(y) * stage.out_width;
+            k.apart(s.line.data(), lane, row, stage.out_width);
+            finish(row, stage.out_width, part, lane, tone, k);
         }
     }
 }
 
-void finish(float* row, int n, int image, int channel, const Tone& tone, const RowKernels& k) {
-    if (tone.light != nullptr)
-        k.light(row, n, static_cast<float>(tone.light[2 * image]), static_cast<float>(tone.light[2 * image + 1]));
-    if (tone.mean != nullptr) k.normalise(row, n, tone.mean[channel], tone.deviation[channel]);
-}
-
-// The part of the image that the first stage uses, as floats.
-void open(const Batch& b, int image, int left, int top, int width, int height, float* dst, const RowKernels& k) {
-    for (int c = 0; c < b.channels; c++)
-        for (int y = 0; y < height; y++, dst += width) {
-            const size_t at = ((static_cast<size_t>(image) * b.channels + c) * b.height + top + y) * b.width + left;
-            if (b.bytes != nullptr)
-                k.unpack(b.bytes + at, dst, width, b.divisor);
-            else
-                std::memcpy(dst, b.floats + at, static_cast<size_t>(width) * sizeof(float));
+void through(const Batch& b, const Part& part, const std::vector<Stage>& stages, const Tone& tone, Scratch& s,
+             const RowKernels& k) {
+    open(b, part, stages.front(), s.now, k);
+    for (const Stage& stage : stages) {
+        s.places.fit(static_cast<size_t>(stage.out_width));
+        if (stage.pool_width > 0) {
+            pool(s.now, stage.pool_width, stage.pool_height, s.next, s, k);
+            std::swap(s.now, s.next);
         }
+        if (&stage == &stages.back()) {
+            last(b, part, stage, tone, s, k);
+            return;
+        }
+        s.next.fit(stage.out_width, stage.out_height);
+        for (int y = 0; y < stage.out_height; y++) {
+            places_of(s.now, stage, part.image, y, s.places, k);
+            k.gather(s.now.pixels.data(), s.now.stride, s.places, s.next.row(y), stage.out_width);
+        }
+        std::swap(s.now, s.next);
+    }
 }
 
-void resample(const Planes& in, int image, int channels, const Stage& s, float* out, Taps4& taps, const Tone* tone,
-              const RowKernels& k) {
-    const size_t plane = static_cast<size_t>(in.width) * in.height, out_plane = static_cast<size_t>(s.out_width) * s.out_height;
-    taps.fit(static_cast<size_t>(s.out_width));
-    for (int y = 0; y < s.out_height; y++) {
-        k.place(s.maps + 9 * static_cast<size_t>(image), y, s.out_width, in.width, in.height, in.width, s.pad, s.align_corners,
-                taps);
-        for (int c = 0; c < channels; c++) {
-            float* row = out + c * out_plane + static_cast<size_t>(y) * s.out_width;
-            k.gather(in.at + c * plane, taps, row, s.out_width);
-            if (tone != nullptr) finish(row, s.out_width, image, c, *tone, k);
+// Nothing moves: each value by itself.
+void in_place(const Batch& b, int image, const Tone& tone, const RowKernels& k) {
+    const size_t plane = plane_of(b.width, b.height);
+    for (int c = 0; c < b.channels; c++) {
+        const Part part = {image, c, 1};
+        const size_t at = (static_cast<size_t>(image) * b.channels + c) * plane;
+        for (int y = 0; y < b.height; y++) {
+            float* row = b.out + at + static_cast<size_t>(y) * b.width;
+            if (b.bytes != nullptr)
+                k.divide(b.bytes + at + static_cast<size_t>(y) * b.width, row, b.width, b.divisor);
+            else
+                std::memcpy(row, b.floats + at + static_cast<size_t>(y) * b.width, static_cast<size_t>(b.width) * sizeof(float));
+            finish(row, b.width, part, 0, tone, k);
         }
     }
 }
 
 void one_image(const Batch& b, int image, const std::vector<Stage>& stages, const Tone& tone, Scratch& s, const RowKernels& k) {
     if (stages.empty()) {
-        const size_t plane = static_cast<size_t>(b.width) * b.height;
-        float* out = b.out + static_cast<size_t>(image) * b.channels * plane;
-        open(b, image, 0, 0, b.width, b.height, out, k);
-        for (int c = 0; c < b.channels; c++)
-            for (int y = 0; y < b.height; y++) finish(out + c * plane + static_cast<size_t>(y) * b.width, b.width, image, c, tone, k);
+        in_place(b, image, tone, k);
         return;
     }
-    const Stage& first = stages.front();
-    open(b, image, first.left, first.top, first.width, first.height, s.now.fit(b.channels, first.width, first.height), k);
-    for (size_t i = 0; i < stages.size(); i++) {
-        const Stage& stage = stages[i];
-        if (stage.pool_width > 0) {
-            pool(s.now, b.channels, stage.pool_width, stage.pool_height, s.next, s.sums);
-            std::swap(s.now, s.next);
-        }
-        if (i + 1 == stages.size()) {
-            const size_t size = static_cast<size_t>(b.channels) * stage.out_width * stage.out_height;
-            resample(s.now, image, b.channels, stage, b.out + image * size, s.taps, &tone, k);
-        } else {
-            resample(s.now, image, b.channels, stage, s.next.fit(b.channels, stage.out_width, stage.out_height), s.taps, nullptr, k);
-            std::swap(s.now, s.next);
-        }
-    }
+    for (int c = 0; c < b.channels; c += kLanes)
+        through(b, {image, c, b.channels - c < kLanes ? b.channels - c : kLanes}, stages, tone, s, k);
 }
 
 }  // namespace
 
-void Taps4::fit(size_t width) {
-    for (auto* v : {&first, &right, &down}) v->resize(width);
-    for (auto* v : {&left_weight, &right_weight, &top_weight, &bottom_weight}) v->resize(width);
+void Places::fit(size_t width) {
+    across.resize(width);
+    along.resize(width);
+    first.resize(width);
+    right.resize(width);
+    down.resize(width);
 }
 
 const RowKernels& row_kernels(const char* name) {

@@ -34,20 +34,31 @@ struct Batch {
     float* out;     // [images, channels, out height, out width], contiguous
 };
 
-// A row of output places: four taps and their weights, structure of arrays. Kept by a thread, grown as needed.
-struct Taps4 {
-    std::vector<int32_t> first, right, down;
-    std::vector<float> left_weight, right_weight, top_weight, bottom_weight;
+// Where a row of output pixels comes from: the pixel up and to the left in the padded picture, and how far beyond it.
+struct Places {
+    std::vector<double> across, along;
+    std::vector<int32_t> first;
+    std::vector<float> right, down;
     void fit(size_t width);
 };
+
+constexpr int kLanes = 4;   // channels side by side in one pixel of a picture; unused ones are zero
+constexpr int kBefore = 1;  // pixels of zeros left and above, for places up to one pixel outside
+constexpr int kAround = 3;  // and with those right and below
 
 // The loops that are worth an instruction set of their own; all of them give equal results but for contraction of products.
 struct RowKernels {
     const char* name;
-    void (*unpack)(const uint8_t* src, float* dst, int n, float divisor);
-    // Taps of row y of a stage, of an input `width` by `height` whose rows are `stride` apart.
-    void (*place)(const double* map, int y, int n, int width, int height, int stride, Pad pad, bool align_corners, Taps4& taps);
-    void (*gather)(const float* plane, const Taps4& taps, float* dst, int n);
+    void (*divide)(const uint8_t* src, float* dst, int n, float divisor);
+    // n values of each of `lanes` planes, `plane` apart, divided, side by side; the lanes left over are zero.
+    void (*open_bytes)(const uint8_t* src, size_t plane, int lanes, float* dst, int n, float divisor);
+    void (*open_floats)(const float* src, size_t plane, int lanes, float* dst, int n);
+    // Where row y of a stage comes from, in an input of `width` by `height` pixels whose padded rows are `stride` pixels apart.
+    void (*place)(const double* map, int y, int n, int width, int height, int stride, Pad pad, bool align_corners, Places& places);
+    void (*gather)(const float* picture, int stride, const Places& places, float* dst, int n);  // dst: n pixels of kLanes
+    void (*add)(const float* row, float* sums, int n);
+    void (*average)(const float* sums, const int32_t* starts, const int32_t* ends, int rows, float* dst, int n);
+    void (*apart)(const float* src, int lane, float* dst, int n);  // one channel of n pixels
     void (*light)(float* values, int n, float a, float b);
     void (*normalise)(float* values, int n, float mean, float deviation);
 };

@@ -8,99 +8,123 @@
 namespace fastload {
 namespace {
 
-void unpack(const uint8_t* __restrict src, float* __restrict dst, int n, float divisor) {
+using Pixel = float __attribute__((vector_size(4 * kLanes)));
+
+using Pair = float __attribute__((vector_size(8 * kLanes)));  // two pixels side by side
+
+template <typename V>
+inline V load(const float* at) {
+    V v;
+    std::memcpy(&v, at, sizeof v);
+    return v;
+}
+
+inline Pixel half(const Pair& pair, int second) {
+    Pixel p;
+    std::memcpy(&p, reinterpret_cast<const char*>(&pair) + second * sizeof p, sizeof p);
+    return p;
+}
+
+void divide(const uint8_t* __restrict src, float* __restrict dst, int n, float divisor) {
     for (int i = 0; i < n; i++) dst[i] = static_cast<float>(src[i]) / divisor;
 }
 
-// torch's grid_sample folds a coordinate back and forth between `low` and `low + span`.
-inline double reflected(double at, double low, double span, double inverse) {
-    at = std::fabs(at - low);
-    const double flips = std::floor(at * inverse);
-    const double rest = at - flips * span;
-    const bool odd = flips - 2.0 * std::floor(flips * 0.5) != 0.0;
-    return (odd ? span - rest : rest) + low;
-}
-
-struct Axis {
-    double last, low, span, inverse;
-    int count;
-};
-
-inline Axis axis(int count, bool align_corners) {
-    const double span = align_corners ? count - 1.0 : count;
-    return {count - 1.0, align_corners ? 0.0 : -0.5, span, span > 0.0 ? 1.0 / span : 0.0, count};
-}
-
-template <Pad kPad>
-inline void tap(double at, const Axis& a, int32_t& first, int32_t& step, float& low, float& high) {
-    if constexpr (kPad == Pad::kReflection) at = reflected(at, a.low, a.span, a.inverse);
-    if constexpr (kPad == Pad::kZeros) {
-        at = at < -1.0 ? -1.0 : at;
-        at = at > a.last + 1.0 ? a.last + 1.0 : at;
-        const double whole = std::floor(at);
-        const int32_t i = static_cast<int32_t>(whole);
-        const float f = static_cast<float>(at - whole);
-        const int32_t i0 = i < 0 ? 0 : i > a.count - 1 ? a.count - 1 : i, j = i + 1;
-        const int32_t i1 = j > a.count - 1 ? a.count - 1 : j;
-        first = i0;
-        step = i1 - i0;
-        low = i >= 0 && i < a.count ? 1.0f - f : 0.0f;
-        high = j < a.count ? f : 0.0f;
+template <typename T>
+inline void open_rows(const T* __restrict src, size_t plane, int lanes, float* __restrict dst, int n, float factor) {
+    if (lanes == 3) {
+        const T* __restrict r = src;
+        const T* __restrict g = src + plane;
+        const T* __restrict b = src + 2 * plane;
+        for (int i = 0; i < n; i++) {
+            dst[kLanes * i] = static_cast<float>(r[i]) * factor;
+            dst[kLanes * i + 1] = static_cast<float>(g[i]) * factor;
+            dst[kLanes * i + 2] = static_cast<float>(b[i]) * factor;
+            dst[kLanes * i + 3] = 0.0f;
+        }
         return;
     }
-    at = at < 0.0 ? 0.0 : at;
-    at = at > a.last ? a.last : at;
-    const int32_t i = static_cast<int32_t>(at);
-    const float f = static_cast<float>(at - i);
-    first = i;
-    step = i < a.count - 1 ? 1 : 0;
-    low = 1.0f - f;
-    high = f;
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < kLanes; c++) dst[kLanes * i + c] = c < lanes ? static_cast<float>(src[c * plane + i]) * factor : 0.0f;
 }
 
-template <Pad kPad>
-void place_as(const double* map, int y, int n, const Axis& across, const Axis& along, int stride, Taps4& taps) {
+void open_bytes(const uint8_t* src, size_t plane, int lanes, float* dst, int n, float divisor) {
+    open_rows(src, plane, lanes, dst, n, 1.0f / divisor);
+}
+
+void open_floats(const float* src, size_t plane, int lanes, float* dst, int n) { open_rows(src, plane, lanes, dst, n, 1.0f); }
+
+// torch's grid_sample folds a coordinate back and forth between `low` and `low + span`.
+void reflect(double* __restrict at, int n, double low, double span) {
+    const double inverse = span > 0.0 ? 1.0 / span : 0.0;
+    for (int i = 0; i < n; i++) {
+        const double v = std::fabs(at[i] - low), flips = std::floor(v * inverse), rest = v - flips * span;
+        const double odd = flips - 2.0 * std::floor(flips * 0.5);
+        at[i] = rest + odd * (span - 2.0 * rest) + low;
+    }
+}
+
+// Whole part into `at`, fraction into `beyond`, of coordinates brought within [low, high].
+void split(double* __restrict at, float* __restrict beyond, int n, double low, double high) {
+    for (int i = 0; i < n; i++) {
+        double v = at[i] < low ? low : at[i];
+        v = v > high ? high : v;
+        const double whole = std::floor(v);
+        at[i] = whole;
+        beyond[i] = static_cast<float>(v - whole);
+    }
+}
+
+void place(const double* map, int y, int n, int width, int height, int stride, Pad pad, bool align_corners, Places& places) {
     const double u0 = map[1] * y + map[2], v0 = map[4] * y + map[5], w0 = map[7] * y + map[8];
     const double du = map[0], dv = map[3], dw = map[6];
-    int32_t* __restrict first = taps.first.data();
-    int32_t* __restrict right = taps.right.data();
-    int32_t* __restrict down = taps.down.data();
-    float* __restrict lw = taps.left_weight.data();
-    float* __restrict rw = taps.right_weight.data();
-    float* __restrict tw = taps.top_weight.data();
-    float* __restrict bw = taps.bottom_weight.data();
+    double* __restrict u = places.across.data();
+    double* __restrict v = places.along.data();
     for (int x = 0; x < n; x++) {
         const double w = 1.0 / (dw * x + w0);
-        int32_t i, j, di, dj;
-        tap<kPad>((du * x + u0) * w, across, i, di, lw[x], rw[x]);
-        tap<kPad>((dv * x + v0) * w, along, j, dj, tw[x], bw[x]);
-        first[x] = j * stride + i;
-        right[x] = di;
-        down[x] = dj * stride;
+        u[x] = (du * x + u0) * w;
+        v[x] = (dv * x + v0) * w;
+    }
+    if (pad == Pad::kReflection) {
+        const double low = align_corners ? 0.0 : -0.5, less = align_corners ? 1.0 : 0.0;
+        reflect(u, n, low, width - less);
+        reflect(v, n, low, height - less);
+    }
+    const double out = pad == Pad::kZeros ? 1.0 : 0.0;  // up to there a neighbour of zeros counts
+    split(u, places.right.data(), n, -out, width - 1.0 + out);
+    split(v, places.down.data(), n, -out, height - 1.0 + out);
+    int32_t* __restrict first = places.first.data();
+    for (int x = 0; x < n; x++) first[x] = static_cast<int32_t>((v[x] + kBefore) * stride + (u[x] + kBefore));
+}
+
+void gather(const float* __restrict picture, int stride, const Places& places, float* __restrict dst, int n) {
+    const int32_t* __restrict first = places.first.data();
+    const float* __restrict right = places.right.data();
+    const float* __restrict down = places.down.data();
+    const size_t row = static_cast<size_t>(stride) * kLanes;
+    for (int x = 0; x < n; x++, dst += kLanes) {
+        const float* a = picture + static_cast<size_t>(first[x]) * kLanes;
+        const float r = right[x], d = down[x];
+        const Pair both = load<Pair>(a) * (1.0f - d) + load<Pair>(a + row) * d;
+        const Pixel p = half(both, 0) * (1.0f - r) + half(both, 1) * r;
+        std::memcpy(dst, &p, sizeof p);
     }
 }
 
-void place(const double* map, int y, int n, int width, int height, int stride, Pad pad, bool align_corners, Taps4& taps) {
-    const Axis across = axis(width, align_corners), along = axis(height, align_corners);
-    if (pad == Pad::kZeros) place_as<Pad::kZeros>(map, y, n, across, along, stride, taps);
-    if (pad == Pad::kBorder) place_as<Pad::kBorder>(map, y, n, across, along, stride, taps);
-    if (pad == Pad::kReflection) place_as<Pad::kReflection>(map, y, n, across, along, stride, taps);
+void add(const float* __restrict row, float* __restrict sums, int n) {
+    for (int i = 0; i < n; i++) sums[i] += row[i];
 }
 
-void gather(const float* __restrict plane, const Taps4& taps, float* __restrict dst, int n) {
-    const int32_t* __restrict first = taps.first.data();
-    const int32_t* __restrict right = taps.right.data();
-    const int32_t* __restrict down = taps.down.data();
-    const float* __restrict lw = taps.left_weight.data();
-    const float* __restrict rw = taps.right_weight.data();
-    const float* __restrict tw = taps.top_weight.data();
-    const float* __restrict bw = taps.bottom_weight.data();
-    for (int x = 0; x < n; x++) {
-        const int32_t a = first[x], b = a + down[x];
-        const float top = plane[a] * lw[x] + plane[a + right[x]] * rw[x];
-        const float bottom = plane[b] * lw[x] + plane[b + right[x]] * rw[x];
-        dst[x] = top * tw[x] + bottom * bw[x];
+void average(const float* __restrict sums, const int32_t* starts, const int32_t* ends, int rows, float* __restrict dst, int n) {
+    for (int x = 0; x < n; x++, dst += kLanes) {
+        Pixel p = load<Pixel>(sums + static_cast<size_t>(starts[x]) * kLanes);
+        for (int k = starts[x] + 1; k < ends[x]; k++) p += load<Pixel>(sums + static_cast<size_t>(k) * kLanes);
+        p /= static_cast<float>((ends[x] - starts[x]) * rows);
+        std::memcpy(dst, &p, sizeof p);
     }
+}
+
+void apart(const float* __restrict src, int lane, float* __restrict dst, int n) {
+    for (int x = 0; x < n; x++) dst[x] = src[kLanes * x + lane];
 }
 
 inline int32_t bits_of(float v) {
@@ -149,6 +173,6 @@ void normalise(float* __restrict values, int n, float mean, float deviation) {
 
 }  // namespace
 
-const RowKernels FASTLOAD_ROWS = {FASTLOAD_ROWS_NAME, unpack, place, gather, light, normalise};
+const RowKernels FASTLOAD_ROWS = {FASTLOAD_ROWS_NAME, divide, open_bytes, open_floats, place, gather, add, average, apart, light, normalise};
 
 }  // namespace fastload
