@@ -8,7 +8,7 @@ matter; functions that travelled inside an exported learner are compared by thei
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -28,10 +28,7 @@ def untested() -> str | None:
 
 def altered() -> str | None:
     """One sentence naming the first function of fastai that is not as shipped, else None. Takes about 0.2 ms."""
-    for name, function in _functions():
-        if not _shipped(function):
-            return f"{name} is not fastai's own any more"
-    return _altered_attribute()
+    return _first_altered(_functions()) or _altered_attribute()
 
 
 def altered_class(cls: type) -> str | None:
@@ -40,9 +37,15 @@ def altered_class(cls: type) -> str | None:
 
     named = [(f"{cls.__name__}.encodes", m.implementation) for m in getattr(getattr(cls, "encodes", None), "methods", ())]
     named += [(f"{cls.__name__}.{n}", _raw(cls, n)) for n in ("before_call", "__call__", "_encode") if _raw(cls, n) is not None]
+    if cls.__module__ != augment.__name__:
+        return _first_altered(named)
     named += [(f"fastai.vision.augment.{n}", getattr(augment, n)) for n in ("_grid_sample", "affine_grid", "_prepare_mat")]
     named += [(f"TensorImage.{n}", getattr(augment.TensorImage, n)) for n in ("affine_coord", "lighting")]
-    return next((f"{name} is not fastai's own any more" for name, f in named if not _shipped(f)), None)
+    return _first_altered(named)
+
+
+def _first_altered(named: Iterable[tuple[str, Any]]) -> str | None:
+    return next((f"{name} is not fastai's own any more" for name, function in named if not _shipped(function)), None)
 
 
 def same_code(function: Any, original: Any) -> bool:

@@ -174,11 +174,15 @@ def test_other_transforms_stay_in_their_place(extra: Any) -> None:
     tfms = [TO_FLOAT, *aug_transforms(xtra_tfms=[extra]), NORM]
     stock, ours = both(tfms, pictures_of())
     assert apart(stock[0], ours[0])[1] <= 20 * MOST  # saturation's hue is steep, and Normalize multiplies by five
-    assert fused.staying(tfms) == {type(extra).__name__: "not one that fastload fuses"}
+    assert fused.staying(tfms) == (
+        {"Brightness": "it changes more than brightness and contrast"}  # fastai makes one transform of the three
+        if isinstance(extra, Saturation)
+        else {type(extra).__name__: "not one that fastload fuses"}
+    )
 
 
 def test_a_warp_near_its_horizon_is_left_to_stock() -> None:
-    tfms = [TO_FLOAT, Warp(p=1.0, draw_x=0.0, draw_y=1.0)]
+    tfms = [TO_FLOAT, Warp(p=1.0, draw_x=0.0, draw_y=0.9995)]
     stock, ours = both(tfms, pictures_of())
     assert torch.equal(stock[0], ours[0])
 
@@ -187,8 +191,9 @@ def test_what_was_changed_is_left_to_stock(monkeypatch: pytest.MonkeyPatch) -> N
     ownmade = Flip(p=1.0)
     ownmade.before_call = lambda b, split_idx: setattr(ownmade, "do", False)
     assert "before_call" in fused.staying([ownmade])["Flip"]
-    monkeypatch.setattr(augment, "_grid_sample", lambda x, coords, **how: x)
-    assert "_grid_sample" in fused.staying([Flip()])["Flip"]
+    with monkeypatch.context() as patch:
+        patch.setattr(augment, "_grid_sample", lambda x, coords, **how: x)
+        assert "_grid_sample" in fused.staying([TO_FLOAT, Flip(), NORM])["Flip"]
     assert fused.staying([TO_FLOAT, Flip(mode="nearest"), NORM]).keys() == {"Flip"}
 
 
@@ -255,7 +260,7 @@ def loaders(pictures: Pictures, **how: Any) -> Any:
 
     seed_all(5)
     return ImageDataLoaders.from_folder(
-        pictures.root,
+        pictures.images,
         valid_pct=0.3,
         seed=1,
         item_tfms=RandomResizedCrop(32),

@@ -13,6 +13,7 @@ comes from.
 from __future__ import annotations
 
 import copy
+import copyreg
 import random
 import types
 from functools import cache
@@ -66,9 +67,9 @@ def _fused_class() -> type:
         return _run(self, batch)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        plain = Pipeline.__new__(Pipeline)
-        plain.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_fastload_threads"})
-        return plain.__reduce_ex__(protocol)
+        state = {k: v for k, v in self.__dict__.items() if k != "_fastload_threads"}
+        # not copyreg.__newobj__: pickle refuses that where the class it is given is not the object's own
+        return copyreg._reconstructor, (Pipeline, object, None), state  # type: ignore[attr-defined]
 
     body = {"__call__": call, "__reduce_ex__": reduce, "__doc__": Pipeline.__doc__, "__module__": __name__}
     return types.new_class("FusedPipeline", (Pipeline,), {}, lambda space: space.update(body))
