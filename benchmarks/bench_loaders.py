@@ -4,9 +4,9 @@
 
 DATA is a folder of JPEG photos, each listed REPEATS times. Path to uint8 batch of 64, 224 pixels, two threads or two workers
 each: RandomResizedCrop(224), rivals with a flip besides, or Resize(224). Every loader that is installed (`pip install -e
-.[rivals]`) runs in fresh processes, in turn within each round, the order reversed every second round; medians are printed. The
-rivals are in rivals.py; FFCV, which needs a data set of its own and OpenCV's headers, is not among them. The last line
-compares the CPU time of the extension's one call, bytes in memory, with that of libjpeg's entropy decoding alone.
+.[rivals]`) runs in fresh processes, in turn within each round, the order reversed every second round; medians are printed. Rows
+named "whole" are whole loaders with fastai's default IntToFloatTensor, compared with stock's whole loader. The rivals are in
+rivals.py; FFCV, which needs a data set of its own and OpenCV's headers, is not among them. The last line compares the CPU time of the extension's one call, bytes in memory, with that of libjpeg's entropy decoding alone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ from fastload.errors import FastloadError
 from fastload.report import table
 
 REPEATS = 4
-OURS = {
-    "stock fastai": ("stock", "auto"),
-    "fastload": ("fastload", "native"),
-    "fastload, packages alone": ("fastload", "threads"),
+STOCK, WHOLE = "stock fastai", "stock fastai, whole"
+OURS: dict[str, dict[str, str]] = {
+    STOCK: {"engine": "stock", "executor": "auto", "part": "uint8"},
+    "fastload": {"engine": "fastload", "executor": "native", "part": "uint8"},
+    "fastload, packages alone": {"engine": "fastload", "executor": "threads", "part": "uint8"},
+    WHOLE: {"engine": "stock", "executor": "auto", "part": "whole"},
+    "fastload, whole": {"engine": "fastload", "executor": "native", "part": "whole"},
+    "fastload fused, whole": {"engine": "fastload", "executor": "native", "part": "whole", "batch": "fused"},
 }
 PACKAGES = (
     *("fastai", "torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-python-headless", "nvidia-dali-cuda120"),
@@ -83,7 +87,7 @@ def main() -> int:
         "rounds": args.rounds,
         "rows": rows,
         "left_out": left_out,
-        "equal": len({run["digest"] for name in OURS for run in runs.get(name, [])}) == 1,
+        "equal": all(len(digests(runs, part)) <= 1 for part in ("uint8", "whole")),
         "floor": floor(args.data, args.work),
         "machine": machine.describe(),
         "versions": {p: v for p in PACKAGES if (v := version_of(p))},
@@ -108,12 +112,15 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def digests(runs: dict[str, list[dict[str, Any]]], part: str) -> set[str]:
+    return {run["digest"] for name, how in OURS.items() if how["part"] == part for run in runs.get(name, [])}
+
+
 def one_run(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """One loader in a fresh process."""
     if name in OURS:
-        engine, executor = OURS[name]
-        job = {"target": {"where": f"{Path(__file__).resolve()}:get_dls"}, "engine": engine, "part": "uint8"}
-        return measure({**job, "seconds": args.seconds, "threads": args.threads, "executor": executor})
+        target = {"where": f"{Path(__file__).resolve()}:get_dls"}
+        return measure({"target": target, "seconds": args.seconds, "threads": args.threads, **OURS[name]})
     job = {"rival": name, "data": str(args.data.resolve()), "work": args.work, "repeats": REPEATS}
     job |= {"threads": args.threads, "seconds": args.seconds}
     script = Path(__file__).resolve().parent / "rivals.py"
@@ -168,10 +175,11 @@ def floor(folder: Path, work: str) -> dict[str, float] | None:
 
 def rendered(report: dict[str, Any]) -> str:
     rows = report["rows"]
-    base = rows.get("stock fastai", {}).get("images_per_s")
+    bases = {name: rows.get(name, {}).get("images_per_s") for name in (STOCK, WHOLE)}
     cells = [("", "images/s", "(spread)", "times stock", "CPU ms/image", "first batch s", "peak MiB", "mean diff", "max diff")]
     for name, r in sorted(rows.items(), key=lambda item: -item[1]["images_per_s"]):
         spread = f"({r['spread'][0]:.0f}-{r['spread'][1]:.0f})"
+        base = bases[WHOLE if name.endswith(", whole") else STOCK]
         ratio = f"{r['images_per_s'] / base:.2f}" if base else "?"
         peak = "?" if r["peak_mib"] is None else f"{r['peak_mib']:.0f}"
         figures = (f"{r['cpu_ms_per_image']:.2f}", f"{r['first_batch_s']:.3f}", peak, f"{r['mean']:.3f}", f"{r['max']}")

@@ -9,12 +9,13 @@ from fastload.errors import FastloadError
 
 if TYPE_CHECKING:
     from fastload.front import accelerate, counters, enable, explain
+    from fastload.malloc import keep_memory
 
-__all__ = ["FastloadError", "__version__", "accelerate", "counters", "enable", "explain"]
+__all__ = ["FastloadError", "__version__", "accelerate", "counters", "enable", "explain", "keep_memory"]
 
 __version__ = "0.1.0"
 
-_HOME = dict.fromkeys(("accelerate", "counters", "enable", "explain"), "fastload.front")
+_HOME = dict.fromkeys(("accelerate", "counters", "enable", "explain"), "fastload.front") | {"keep_memory": "fastload.malloc"}
 
 
 def __getattr__(name: str) -> Any:
