@@ -6,7 +6,8 @@ DATA is a folder of JPEG photos, each listed REPEATS times. Path to uint8 batch 
 each: RandomResizedCrop(224), rivals with a flip besides, or Resize(224). Every loader that is installed (`pip install -e
 .[rivals]`) runs in fresh processes, in turn within each round, the order reversed every second round; medians are printed. Rows
 named "whole" are whole loaders with fastai's default IntToFloatTensor, compared with stock's whole loader. The rivals are in
-rivals.py; FFCV, which needs a data set of its own and OpenCV's headers, is not among them. The last line compares the CPU time of the extension's one call, bytes in memory, with that of libjpeg's entropy decoding alone.
+rivals.py; FFCV, which needs a data set of its own and OpenCV's headers, is not among them. The last line
+compares the CPU time of the extension's one call, bytes in memory, with that of libjpeg's entropy decoding alone.
 """
 
 from __future__ import annotations
