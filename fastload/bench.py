@@ -42,15 +42,15 @@ class Row:
     peak_mib: float | None
     digest: str
     note: str = ""
-    error: tuple[float, float] | None = None
+    errors: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class BenchReport:
     """Rows of both engines; `equal` per part says whether both gave the same pixels, labels and types.
 
-    With batch='fused' that is checked before the fused transforms, whose `error` (mean and largest difference to stock on a
-    batch, of values in [0, 1]) stands in fastload's row.
+    That is checked before approximations that were asked for; their `errors` (mean and largest difference to stock on a batch,
+    of values in [0, 1]) stand in fastload's row.
     """
 
     target: dict[str, Any]
@@ -87,10 +87,8 @@ class BenchReport:
         return "\n".join([*lines, f"on {self.machine.get('cpu', 'an unknown CPU')}, {self.rounds} interleaved rounds"])
 
     def _errors(self, part: str) -> list[str]:
-        found = [r.error for r in self._of(part) if r.error is not None]
-        return [
-            f"  before batch='fused', which is off by {mean:.1e} on average, {most:.1e} at most, of 1" for mean, most in found
-        ]
+        text = "  before {}, which is off by {:.1e} on average, {:.1e} at most, of values in [0, 1]"
+        return [text.format(name, *error) for r in self._of(part) for name, error in r.errors.items()]
 
     def _of(self, part: str) -> list[Row]:
         return [r for r in self.rows if r.part == part]
@@ -121,6 +119,7 @@ def bench(
     threads: int | None = None,
     executor: str = "auto",
     batch: str = "stock",
+    decode: str = "exact",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> BenchReport:
     """Measure both engines on `target`, each for about `seconds` a round. `progress(done, total, what)` is called in between.
@@ -130,14 +129,16 @@ def bench(
     if rounds < 1 or seconds <= 0:
         raise DataError(f"rounds must be at least 1 and seconds above 0, found rounds={rounds} seconds={seconds}")
     require(target)
-    Settings(threads=threads, executor=executor, batch=batch)  # raises for values that fastload would refuse minutes later
+    Settings(
+        threads=threads, executor=executor, batch=batch, decode=decode
+    )  # raises for values that fastload would refuse minutes later
     jobs = list(_jobs(rounds, parts))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for done, (engine, part) in enumerate(jobs):
         if progress is not None:
             progress(done, len(jobs), f"{engine}, {part}")
         job = {"target": asdict(target), "engine": engine, "part": part, "seconds": seconds, "threads": threads}
-        job |= {"executor": executor, "batch": batch}
+        job |= {"executor": executor, "batch": batch, "decode": decode}
         found.setdefault((engine, part), []).append(measure(job))
     if progress is not None:
         progress(len(jobs), len(jobs), "done")
@@ -168,7 +169,7 @@ def _row(engine: str, part: str, runs: list[dict[str, Any]]) -> Row:
         max(peaks) if peaks else None,
         digests.pop() if len(digests) == 1 else f"differs between rounds: {sorted(digests)}",
         next((r["note"] for r in runs if r["note"]), ""),
-        next((tuple(r["error"]) for r in runs if r["error"]), None),
+        next((r["errors"] for r in runs if r["errors"]), {}),
     )
 
 

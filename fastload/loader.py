@@ -202,6 +202,8 @@ class _Epoch:
         reason = found[name].refuses(compiled.plan, options)
         if reason is not None:
             raise Unplanned(f"executor {name} refuses: {reason}")
+        if options.slack and name != "native":
+            self.attached.say(f"decode='scaled' is left out: the {name} executor decodes exactly, only the native one scales")
         return found[name].open_executor(compiled.plan, self._sources(compiled), options)
 
     def _sources(self, compiled: Compiled) -> list[Source]:
@@ -221,6 +223,7 @@ class _Epoch:
             skip_bad=settings.bad_images == "skip" and not compiled.split_idx,
             hook=settings.hook,
             init=init,
+            slack=settings.slack if settings.decode == "scaled" else 0,
             pool=self.attached.kept_pool(threads, init) if persistent and not self.single else None,
         )
 

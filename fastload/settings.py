@@ -35,7 +35,9 @@ class Settings:
     bad_images: 'raise', or 'skip' to leave unreadable images out of training batches. rank_seeds: other random numbers on each
     rank of a distributed run (stock gives all ranks the same). ram_bytes: bound on what is held for batches under way.
     batch: 'stock', or 'fused' to run fastai's usual batch transforms on the CPU in one native call, within rounding of stock.
-    Reserved for later, only their default is accepted now: exact, cache, settings, decode, slack, channels_last.
+    decode: 'exact', or 'scaled' to decode large JPEG photos at a half, quarter or eighth of their size, never below `slack`
+    times what the crop is resized to: sooner, and not exact.
+    Reserved for later, only their default is accepted now: exact, cache, settings, channels_last.
     """
 
     threads: int | None = None
@@ -58,6 +60,8 @@ class Settings:
         _choice("executor", self.executor, ("auto", "native", "serial", "threads", "stock"))
         _choice("bad_images", self.bad_images, ("raise", "skip"))
         _choice("batch", self.batch, ("stock", "fused"))
+        _choice("decode", self.decode, ("exact", "scaled"))
+        _number("slack", self.slack, 1, 8)
         _whole("threads", self.threads, 1, none=True)
         _whole("prefetch_factor", self.prefetch_factor, 1, none=True)
         _whole("ram_bytes", self.ram_bytes, 1)
@@ -81,7 +85,7 @@ class Settings:
         return replace(self, **changes)
 
 
-RESERVED = ("exact", "cache", "settings", "decode", "slack", "channels_last")
+RESERVED = ("exact", "cache", "settings", "channels_last")
 NAMES = tuple(f.name for f in fields(Settings))
 ON_LOADERS = ("num_workers", "pin_memory", "timeout", "persistent_workers")  # fastai's own, which `accelerate` sets
 
@@ -142,6 +146,11 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise SettingsError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+
+
+def _number(name: str, value: Any, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise SettingsError(f"{name}={value!r} must be a number from {least} to {most}")
 
 
 def _whole(name: str, value: Any, least: int, none: bool = False) -> None:

@@ -26,7 +26,7 @@ exit status: 3 where the two gave different batches.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """TARGET, --rounds, --seconds, --part, --threads, --executor, --batch, --json."""
+    """TARGET, --rounds, --seconds, --part, --threads, --executor, --batch, --decode, --json."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _EPILOG
     add_target_arguments(parser)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: 3)")
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", choices=("stock", "fused"), default="stock", help="batch transforms: fastai's own, or fused on the CPU"
     )
+    parser.add_argument(
+        "--decode", choices=("exact", "scaled"), default="exact", help="large JPEG photos: exactly, or at a part of their size"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -50,7 +53,15 @@ def main(args: argparse.Namespace) -> int:
 
     parts = PARTS if args.part == "both" else (args.part,)
     report = bench(
-        target_of(args), args.rounds, args.seconds, parts, args.threads, args.executor, args.batch, progress=_progress()
+        target_of(args),
+        args.rounds,
+        args.seconds,
+        parts,
+        args.threads,
+        args.executor,
+        args.batch,
+        args.decode,
+        progress=_progress(),
     )
     print(report.to_json() if args.json else report)
     return 0 if all(report.equal.values()) else 3

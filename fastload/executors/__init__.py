@@ -57,6 +57,7 @@ class Finished:
 class Options:
     """How an executor may run. `ahead`: finished batches that may wait; `ram_bytes`: bound on what is held for them.
 
+    `slack`: how many times larger than the output a scaled decode has to leave the crop; 0 decodes exactly.
     `init(thread_number)` runs once on each thread before its first image. `timeout_s` 0 waits for ever.
     """
 
@@ -69,6 +70,7 @@ class Options:
     hook: Hook | None = None
     init: Callable[[int], None] | None = None
     pool: Any = None
+    slack: float = 0
 
 
 class Executor(Protocol):

@@ -214,62 +214,141 @@ void by_region(Rows& rows, const Crop& source, const Crop& crop, const Layout& l
 
 }  // namespace
 
+namespace {
+
+// The decoder of this thread with an image opened, its crop's columns chosen and the rows above it left behind.
+struct Opened {
+    Decoder& decoder;
+    std::vector<uint8_t>& wide;
+    size_t pitch;
+
+    // `crop` and `full_width` in pixels as decoded. To be called between setjmp and abort; owns nothing.
+    JpegRows begin(const Crop& crop, int full_width, bool luma) const {
+        jpeg_decompress_struct& info = decoder.info;
+        const JpegApi& api = jpeg_api();
+        const int block = info.min_DCT_scaled_size;
+        const bool ours = decoder.entropy.take_over(&info, decoder.scan, on_error);
+        int offset = crop.left, above = crop.top;
+        if (plain_layout(info)) {
+            const int margin = info.max_h_samp_factor > 1 ? info.max_h_samp_factor * block : 0;
+            const int from = crop.left > margin ? crop.left - margin : 0;
+            const int to = crop.left + crop.width + margin < full_width ? crop.left + crop.width + margin : full_width;
+            JDIMENSION x = static_cast<JDIMENSION>(from), width = static_cast<JDIMENSION>(to - from);
+            if (to - from < full_width) {
+                api.crop_scanline(&info, &x, &width);
+                const int mcu = info.max_h_samp_factor * block;  // one column more on each side costs little
+                if (ours) decoder.entropy.want_columns(static_cast<int>(x) / mcu - 1, static_cast<int>(x + width) / mcu + 1);
+            }
+            offset = crop.left - (to - from < full_width ? static_cast<int>(x) : 0);
+            if (above > 0) api.skip_scanlines(&info, static_cast<JDIMENSION>(above));
+            above = 0;
+        }
+        JpegRows rows(decoder, offset, crop.width, luma);
+        if (static_cast<int>(info.output_width) > crop.width) rows.decode_into(whole());
+        for (; above > 0; above--) rows.next(whole());
+        return rows;
+    }
+    uint8_t* whole() const {
+        return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(wide.data()) + 63) & ~uintptr_t{63}) + 16;
+    }
+};
+
+struct Memory {
+    Decoder decoder;
+    std::vector<uint8_t> wide;
+};
+
+Memory& memory() {
+    thread_local Memory own;
+    return own;
+}
+
+// What has to hold before libjpeg is called, and memory for a row of the whole width, which may be decoded before it is cropped:
+// taken here, where no longjmp can pass it by.
+const char* prepare(Memory& m, const uint8_t* data, size_t size, const Header& header, size_t pitch) {
+    if (jpeg_api().create == nullptr) return "Pillow's libjpeg is not connected";
+    if (!m.decoder.ready) return "Pillow's libjpeg has another binary interface";
+    if (m.wide.size() < 2 * pitch) m.wide.resize(2 * pitch);
+    return m.decoder.scan.read(data + header.scan, data + size) ? nullptr : kDamaged;
+}
+
+size_t pitch_of(const Header& header) { return (static_cast<size_t>(header.width) + 64) * 4 + 192; }
+
+bool read_header(jpeg_decompress_struct& info, const Header& header) {
+    jpeg_api().read_header(&info, TRUE);
+    info.out_color_space = JCS_EXT_RGBX;
+    return static_cast<int>(info.image_width) == header.width && static_cast<int>(info.image_height) == header.height;
+}
+
+}  // namespace
+
 const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, const Crop& turned, const Layout& layout,
                         const Shape& shape, const Target& target, const Kernels& kernels, bool luma) {
-    if (jpeg_api().create == nullptr) return "Pillow's libjpeg is not connected";
-    thread_local Decoder decoder;
-    thread_local std::vector<uint8_t> wide;
-    if (!decoder.ready) return "Pillow's libjpeg has another binary interface";
-    jpeg_decompress_struct& info = decoder.info;
-    const JpegApi& api = jpeg_api();
     const Crop crop = in_source(turned, layout, header.width, header.height);
-    const size_t pixels = static_cast<size_t>(crop.width) * static_cast<size_t>(crop.height);
+    const size_t pixels = static_cast<size_t>(crop.width) * static_cast<size_t>(crop.height), pitch = pitch_of(header);
     if (!layout.plain() && pixels > kMostPixels) return "too large to turn or pad in memory";
-    // Memory is taken here, where no longjmp can pass it by. A row of the whole width may be decoded before it is cropped.
-    const size_t pitch = (static_cast<size_t>(header.width) + 64) * 4 + 192;
-    if (wide.size() < 2 * pitch) wide.resize(2 * pitch);
-    if (!decoder.scan.read(data + header.scan, data + size)) return kDamaged;
+    Memory& m = memory();
+    if (const char* refused = prepare(m, data, size, header, pitch)) return refused;
     uint8_t* room = layout.plain() ? nullptr : region.room(pixels);
-    if (setjmp(decoder.errors.back)) {
-        api.abort(&info);
+    const Opened opened{m.decoder, m.wide, pitch};
+    jpeg_decompress_struct& info = m.decoder.info;
+    if (setjmp(m.decoder.errors.back)) {
+        jpeg_api().abort(&info);
         return "libjpeg gave up";
     }
-    api.abort(&info);  // after an exception the last image may still be open
-    decoder.feed(data, size);
-    api.read_header(&info, TRUE);
-    if (static_cast<int>(info.image_width) != header.width || static_cast<int>(info.image_height) != header.height) {
-        api.abort(&info);
+    jpeg_api().abort(&info);  // after an exception the last image may still be open
+    m.decoder.feed(data, size);
+    if (!read_header(info, header)) {
+        jpeg_api().abort(&info);
         return "the header is ambiguous";
     }
-    info.out_color_space = JCS_EXT_RGBX;
-    api.start(&info);
-    const bool ours = decoder.entropy.take_over(&info, decoder.scan, on_error);
-    int offset = crop.left, above = crop.top;
-    if (plain_layout(info)) {
-        const int margin = info.max_h_samp_factor > 1 ? info.max_h_samp_factor * DCTSIZE : 0;
-        const int from = crop.left > margin ? crop.left - margin : 0;
-        const int to = crop.left + crop.width + margin < header.width ? crop.left + crop.width + margin : header.width;
-        JDIMENSION x = static_cast<JDIMENSION>(from), width = static_cast<JDIMENSION>(to - from);
-        if (to - from < header.width) {
-            api.crop_scanline(&info, &x, &width);
-            const int mcu = info.max_h_samp_factor * DCTSIZE;  // one column more on each side costs little
-            if (ours) decoder.entropy.want_columns(static_cast<int>(x) / mcu - 1, static_cast<int>(x + width) / mcu + 1);
-        }
-        offset = crop.left - (to - from < header.width ? static_cast<int>(x) : 0);
-        if (above > 0) api.skip_scanlines(&info, static_cast<JDIMENSION>(above));
-        above = 0;
-    }
-    JpegRows rows(decoder, offset, crop.width, luma);
-    uint8_t* whole = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(wide.data()) + 63) & ~uintptr_t{63}) + 16;
-    if (static_cast<int>(info.output_width) > crop.width) rows.decode_into(whole);
-    for (; above > 0; above--) rows.next(whole);
+    jpeg_api().start(&info);
+    JpegRows rows = opened.begin(crop, header.width, luma);
     if (layout.plain())
         resizer.run(rows, shape, target, kernels);
     else
-        by_region(rows, crop, turned, layout, room, shape, target, kernels, whole + pitch);
-    api.abort(&info);
+        by_region(rows, crop, turned, layout, room, shape, target, kernels, opened.whole() + pitch);
+    jpeg_api().abort(&info);
     region.trim();
-    decoder.scan.trim();
+    m.decoder.scan.trim();
+    return nullptr;
+}
+
+const char* render_scaled(const uint8_t* data, size_t size, const Header& header, const Crop& crop, int scale, const Shape& given,
+                          const Target& target, const Kernels& kernels, bool luma) {
+    const size_t pitch = pitch_of(header);
+    Memory& m = memory();
+    if (const char* refused = prepare(m, data, size, header, pitch)) return refused;
+    const Opened opened{m.decoder, m.wide, pitch};
+    jpeg_decompress_struct& info = m.decoder.info;
+    if (setjmp(m.decoder.errors.back)) {
+        jpeg_api().abort(&info);
+        return "libjpeg gave up";
+    }
+    jpeg_api().abort(&info);
+    m.decoder.feed(data, size);
+    if (!read_header(info, header)) {
+        jpeg_api().abort(&info);
+        return "the header is ambiguous";
+    }
+    info.scale_num = 1;
+    info.scale_denom = static_cast<unsigned>(scale);
+    jpeg_api().start(&info);
+    const int width = static_cast<int>(info.output_width), height = static_cast<int>(info.output_height);
+    // Every pixel that the crop touches; what it covers of the outer ones is left to the coefficients.
+    const int right = (crop.left + crop.width + scale - 1) / scale, bottom = (crop.top + crop.height + scale - 1) / scale;
+    Crop small{crop.left / scale, crop.top / scale, 0, 0};
+    small.width = (right < width ? right : width) - small.left;
+    small.height = (bottom < height ? bottom : height) - small.top;
+    Shape shape = given;
+    shape.width = small.width;
+    shape.height = small.height;
+    shape.across = {static_cast<double>(crop.left) / scale - small.left, static_cast<double>(crop.width) / scale};
+    shape.down = {static_cast<double>(crop.top) / scale - small.top, static_cast<double>(crop.height) / scale};
+    JpegRows rows = opened.begin(small, width, luma);
+    resizer.run(rows, shape, target, kernels);
+    jpeg_api().abort(&info);
+    m.decoder.scan.trim();
     return nullptr;
 }
 

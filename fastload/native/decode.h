@@ -29,6 +29,10 @@ constexpr size_t kMostPixels = size_t{32} << 20;
 const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, const Crop& crop, const Layout& layout,
                         const Shape& shape, const Target& target, const Kernels& kernels, bool luma);
 
+// The same, not exact: decoded at 1 / `scale` of its size (2, 4 or 8, by smaller inverse transforms), then resized from there.
+const char* render_scaled(const uint8_t* data, size_t size, const Header& header, const Crop& crop, int scale, const Shape& shape,
+                          const Target& target, const Kernels& kernels, bool luma);
+
 // The same from pixels that are decoded already: `channels` 3 (RGB) or 1 per pixel, `pitch` bytes from row to row.
 const char* render_pixels(const uint8_t* pixels, size_t pitch, int channels, int width, int height, const Crop& crop,
                           const Layout& layout, const Shape& shape, const Target& target, const Kernels& kernels);

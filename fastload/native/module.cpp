@@ -66,7 +66,7 @@ Work checked(Box box, int image_width, int image_height, std::tuple<int, int> si
         wrong("the output array has another shape than the window");
     return {{left, top, right - left, bottom - top},
             {swap, (turn & 2) != 0, (turn & 4) != 0, pl, pt, pr, pb, pad_mode},
-            {right - left + pl + pr, bottom - top + pt + pb, ow, oh, wl, wt, wr, wb, mirrored, pillow13},
+            {right - left + pl + pr, bottom - top + pt + pb, ow, oh, wl, wt, wr, wb, mirrored, pillow13, {}, {}},
             {out.data(), static_cast<int>(channels), channels_last}};
 }
 
@@ -74,15 +74,20 @@ nb::object reason(const char* refused) { return refused == nullptr ? nb::none() 
 
 // One image into `out`; the reason as text where it is Pillow's to do, else None.
 nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
-                  int turn, Box pad, int pad_mode, bool channels_last) {
+                  int turn, Box pad, int pad_mode, bool channels_last, int scale) {
     const char* refused = nullptr;
+    if (scale != 1 && scale != 2 && scale != 4 && scale != 8) wrong("the scale is none of 1, 2, 4 and 8");
     const Header h = scan_jpeg(bytes_of(data), data.size());
     if (h.refused != nullptr) return reason(h.refused);
     const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     {
         nb::gil_scoped_release release;
-        refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.layout, w.shape, w.target, *chosen,
-                              w.target.channels == 1);
+        if (scale == 1 || !w.layout.plain())
+            refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.layout, w.shape, w.target, *chosen,
+                                  w.target.channels == 1);
+        else
+            refused = render_scaled(bytes_of(data), data.size(), h, w.crop, scale, w.shape, w.target, *chosen,
+                                    w.target.channels == 1);
     }
     return reason(refused);
 }
@@ -205,7 +210,7 @@ NB_MODULE(_native, m) {
     m.def("probe", &probe, nb::arg("data"));
     m.def("render", &render, nb::arg("data"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
-          nb::arg("channels_last") = false);
+          nb::arg("channels_last") = false, nb::arg("scale") = 1);
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
           nb::arg("channels_last") = false);

@@ -33,9 +33,12 @@ size_t Resizer::bytes() const {
 }
 
 void Resizer::run(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {
-    x_.fill(s.width, s.out_width, s.left, s.right - s.left, s.mirrored);
+    const double wide = s.across.extent > 0.0 ? s.across.extent : s.width;
+    const double high = s.down.extent > 0.0 ? s.down.extent : s.height;
+    const double from = s.mirrored && s.across.extent > 0.0 ? s.width - s.across.from - wide : s.across.from;
+    x_.fill(s.width, from, wide, s.out_width, s.left, s.right - s.left, s.mirrored);
     x_.widen();
-    y_.fill(s.height, s.out_height, s.top, s.bottom - s.top, false);
+    y_.fill(s.height, s.down.from, high, s.out_height, s.top, s.bottom - s.top, false);
     grow(row_, pitch_of(s.width));
     const int fewer_rows = s.height - s.out_height, fewer_columns = s.width - s.out_width;
     if (s.pillow13 && fewer_rows > 0 && fewer_rows > 2 * fewer_columns)
@@ -46,7 +49,7 @@ void Resizer::run(Rows& rows, const Shape& s, const Target& t, const Kernels& k)
 
 // One row through the horizontal pass, or copied where the width stays.
 void Resizer::across(const uint8_t* src, uint8_t* dst, const Shape& s, const Kernels& k) const {
-    if (s.width != s.out_width) {
+    if (!s.keeps_width()) {
         k.horizontal(src, dst, x_.view());
     } else if (!s.mirrored) {
         std::memcpy(dst, src + 4 * static_cast<size_t>(s.left), 4 * static_cast<size_t>(s.right - s.left));
@@ -67,7 +70,7 @@ const uint8_t* Resizer::down(int o, size_t pitch, int bytes, const Kernels& k) {
 void Resizer::horizontal_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {
     const size_t pitch = pitch_of(s.right - s.left);
     const int bytes = ((s.right - s.left) * 4 + 15) & ~15, wanted = s.bottom - s.top;
-    if (s.height == s.out_height) {
+    if (s.keeps_height()) {
         grow(sum_, pitch);
         for (int y = 0; y < s.bottom; y++) {
             const uint8_t* src = rows.next(align(row_));

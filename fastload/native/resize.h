@@ -18,12 +18,21 @@ class Rows {
     ~Rows() = default;  // trivial, so that a longjmp out of libjpeg may leave the scope
 };
 
+// Part of a side that is resized, in rows or columns as given; it may begin and end within one.
+struct Span {
+    double from = 0.0, extent = 0.0;  // extent 0: the whole side
+};
+
 struct Shape {
     int width, height;              // of the crop
     int out_width, out_height;      // of the whole resized image
     int left, top, right, bottom;   // the part of it that is wanted
     bool mirrored;                  // the crop is read right to left
     bool pillow13;                  // Pillow 13 and later may do the vertical pass first
+    Span across = {}, down = {};
+
+    bool keeps_width() const { return width == out_width && across.extent == 0.0; }
+    bool keeps_height() const { return height == out_height && down.extent == 0.0; }
 };
 
 struct Target {

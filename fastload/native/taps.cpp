@@ -3,8 +3,8 @@
 
 namespace fastload {
 
-void Taps::fill(int in, int out, int first, int n, bool mirrored) {
-    const double scale = static_cast<double>(in) / out;
+void Taps::fill(int in, double from, double extent, int out, int first, int n, bool mirrored) {
+    const double scale = extent / out;
     const double filterscale = scale < 1.0 ? 1.0 : scale;
     const double support = filterscale;  // the triangle's own support is 1
     const double ss = 1.0 / filterscale;
@@ -17,7 +17,7 @@ void Taps::fill(int in, int out, int first, int n, bool mirrored) {
     pairs.assign(static_cast<size_t>(n) * stride * 2, 0);
     std::vector<double> w(static_cast<size_t>(most));
     for (int o = 0; o < n; o++) {
-        const double center = (first + o + 0.5) * scale;
+        const double center = from + (first + o + 0.5) * scale;
         int lo = static_cast<int>(center - support + 0.5);
         if (lo < 0) lo = 0;
         int hi = static_cast<int>(center + support + 0.5);

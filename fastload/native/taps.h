@@ -26,8 +26,9 @@ struct Taps {
     std::vector<int16_t> pairs;             // [count][stride / 2][low a, low b, high a, high b], for the vertical kernels
     std::vector<int16_t> wide;              // [count][stride / 4][16 low, 16 high], each pair repeated for 4 channels
 
-    // Outputs [first, first + count) of a resize from `in` to `out` positions; `mirrored`: the input is read backwards.
-    void fill(int in, int out, int first, int count, bool mirrored);
+    // Outputs [first, first + count) of a resize of `extent` positions from `from` on, of the `in` that there are, to `out`;
+    // `mirrored`: the input is read backwards, and `from` counts from its end.
+    void fill(int in, double from, double extent, int out, int first, int count, bool mirrored);
     void widen();                           // fill `wide`, for the horizontal kernels
     TapsView view() const;
     const int16_t* pair(int output) const { return pairs.data() + static_cast<size_t>(output) * stride * 2; }

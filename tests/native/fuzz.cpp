@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         layout.bottom = o[6] >> 3;
         layout.mode = o[7] % 3;
     }
-    Shape shape{crop.width + layout.left + layout.right, crop.height + layout.top + layout.bottom, 1 + o[8], 1 + o[9], 0, 0, 0, 0, (o[0] & 16) != 0, (o[0] & 32) != 0};
+    Shape shape{crop.width + layout.left + layout.right, crop.height + layout.top + layout.bottom, 1 + o[8], 1 + o[9], 0, 0, 0, 0, (o[0] & 16) != 0, (o[0] & 32) != 0, {}, {}};
     if (o[0] & 64) {
         shape.out_width = shape.width < 400 ? shape.width : 400;
         shape.out_height = shape.height < 400 ? shape.height : 400;
