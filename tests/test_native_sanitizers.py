@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,37 +14,54 @@ HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent / "fastload" / "native"
 FILES = HERE.parents[1] / "shared" / "cases" / "files"
 FLAGS = ["-O1", "-g", "-std=c++17", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-ISA = {"kernels_sse41": ["-msse4.1"], "kernels_avx2": ["-mavx2"], "kernels_avx512": ["-mavx512bw", "-mavx512vl"]}
-SOURCES = ["decode", "resize", "taps", "scan", "huffman", "jpeg_api", "kernels", *ISA]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"]
+ISA = {
+    "kernels_sse41": ["-msse4.1"],
+    "kernels_avx2": ["-mavx2"],
+    "kernels_avx512": ["-mavx512bw", "-mavx512vl"],
+    "augment_avx2": ["-mavx2", "-mfma"],
+    "augment_avx512": AVX512,
+}
+HOT_PATH = ["decode", "resize", "taps", "scan", "huffman", "jpeg_api", "kernels", *(n for n in ISA if n.startswith("kernels"))]
+BATCH = ["augment", "augment_portable", "augment_avx2", "augment_avx512"]
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the kernels built here are x86's"),
     pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to build with"),
 ]
 
 
+def built(folder: Path, sources: list[str], main: str, *flags: str) -> Path:
+    """A program of the extension's own sources and one of this folder's, with both sanitizers in it."""
+    units = [(NATIVE / f"{name}.cpp", ISA.get(name, [])) for name in sources] + [(HERE / "native" / main, [])]
+
+    def compiled(unit: tuple[Path, list[str]]) -> str:
+        source, own = unit
+        made = str(folder / f"{source.parent.name}_{source.stem}.o")
+        subprocess.run(["g++", *FLAGS, *flags, *own, "-w", "-c", str(source), "-o", made], check=True, timeout=300)
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, units))
+    program = folder / "program"
+    subprocess.run(["g++", *FLAGS, *objects, "-ldl", "-lpthread", "-o", str(program)], check=True, timeout=300)
+    return program
+
+
 @pytest.fixture(scope="module")
 def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fuzz target as a program that runs files."""
-    folder = tmp_path_factory.mktemp("sanitized")
-    units = [(NATIVE / f"{name}.cpp", [*FLAGS, *ISA.get(name, [])]) for name in SOURCES]
-    units.append((HERE / "native" / "fuzz.cpp", [*FLAGS, "-DREPLAY"]))
-    objects = []
-    for source, flags in units:
-        objects.append(str(folder / f"{source.stem}.o"))
-        subprocess.run(["g++", *flags, "-w", "-c", str(source), "-o", objects[-1]], check=True, timeout=300)
-    subprocess.run(["g++", *FLAGS, *objects, "-ldl", "-o", str(folder / "replay")], check=True, timeout=300)
-    return folder / "replay"
+    return built(tmp_path_factory.mktemp("hot_path"), HOT_PATH, "fuzz.cpp", "-DREPLAY")
 
 
+@pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("extra", [False, True], ids=["seeds", "awkward files"])
-def test_no_input_reads_or_writes_out_of_bounds(replay: Path, extra: bool, tmp_path: Path) -> None:
+def test_no_input_reads_or_writes_out_of_bounds(replay: Path, extra: bool, count: int, tmp_path: Path) -> None:
     from native.replay import write
 
     if extra and not FILES.is_dir():
         pytest.skip(f"the shared cases are not at {FILES}")
-    count = write(tmp_path / "inputs", 3000, sorted(FILES.glob("*.jpg")) if extra else [])
+    written = write(tmp_path / "inputs", count, sorted(FILES.glob("*.jpg")) if extra else [])
     inputs = [str(p) for p in sorted((tmp_path / "inputs").iterdir())]
     environment = {
         **os.environ,
@@ -52,7 +70,15 @@ def test_no_input_reads_or_writes_out_of_bounds(replay: Path, extra: bool, tmp_p
     }  # Python's own library leaks
     done = subprocess.run([str(replay), *inputs], capture_output=True, text=True, timeout=900, env=environment, check=False)
     assert 0 == done.returncode, done.stderr[-2000:]
-    assert f"{count} files" in done.stdout
+    assert f"{written} files" in done.stdout
+
+
+@pytest.mark.parametrize("cases", [200, pytest.param(20000, marks=pytest.mark.slow)])
+def test_no_batch_transform_reads_or_writes_out_of_bounds(cases: int, tmp_path: Path) -> None:
+    program = built(tmp_path, BATCH, "augment.cpp")
+    done = subprocess.run([str(program), str(cases)], capture_output=True, text=True, timeout=900, check=False)
+    assert 0 == done.returncode, done.stdout[-500:] + done.stderr[-2000:]
+    assert f"{cases} cases" in done.stdout
 
 
 def _pillows_libjpeg() -> str:

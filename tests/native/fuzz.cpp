@@ -58,7 +58,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<uint8_t> out(static_cast<size_t>(channels) * static_cast<size_t>(shape.right - shape.left) * static_cast<size_t>(shape.bottom - shape.top));
     for (const char* const* name = kernel_names(); *name != nullptr; name++)
         if (const Kernels* k = kernels(*name))
-            render_jpeg(file.data(), file.size(), h, crop, layout, shape, {out.data(), channels, (o[14] & 2) != 0}, *k, channels == 1);
+            for (const int scale : {1, 1 << (o[15] & 3)}) {
+                const Target target{out.data(), channels, (o[14] & 2) != 0};
+                if (scale == 1)
+                    render_jpeg(file.data(), file.size(), h, crop, layout, shape, target, *k, channels == 1);
+                else if (layout.plain())
+                    render_scaled(file.data(), file.size(), h, crop, scale, shape, target, *k, channels == 1);
+            }
     return 0;
 }
 
