@@ -41,6 +41,11 @@ def explain_loader(dl: Any, name: str) -> Section:
         *_fused(compiled, chosen, inner),
         *_scaled(compiled, chosen),
     )
+    if chosen.channels_last:
+        lines = (
+            *lines,
+            "channels_last=True: equal values in another order in memory; a convolution's last bits change with it",
+        )
     data |= {"plan": compiled.plan.fingerprint(), "rows": rows, "settings": lines}
     return Section(name, rows, lines, data)
 

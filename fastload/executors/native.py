@@ -186,10 +186,10 @@ class _NativeJob(Tidy):
         one = one_pass(self.todo(pos, element, size), size)
         if one is None:
             return False
-        row = slot.rows[pos]
+        row, last = _target(slot, pos)
         scale = one.scale(self.options.slack) if self.options.slack else 1
         arguments = (*one.arguments(), native.pillow13(), row, *one.rest())
-        refused = native.extension().render(record.data, *arguments, scale=scale)
+        refused = native.extension().render(record.data, *arguments, channels_last=last, scale=scale)
         if refused is None:
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
@@ -198,18 +198,26 @@ class _NativeJob(Tidy):
         """Resize what Pillow decoded natively, where that is one pass."""
         part, slot = self.plan.elements[element], self.slots[element]
         one = None if part.mask or image.mode != part.mode else one_pass(todo, (image.width, image.height))
-        if one is None or one.size is None or not isinstance(slot, Slot) or not _by_array(one, image, slot.rows[pos]):
+        if one is None or one.size is None or not isinstance(slot, Slot) or not _by_array(one, image, slot, pos):
             super().transform(pos, element, image, todo)
 
 
-def _by_array(one: Pass, image: Any, row: Any) -> bool:
+def _target(slot: Slot, pos: int) -> tuple[Any, bool]:
+    """The row to write and whether its channels come last, as they lie in memory."""
+    row = slot.rows[pos]
+    return (row.transpose(1, 2, 0), True) if slot.channels_last else (row, False)
+
+
+def _by_array(one: Pass, image: Any, slot: Slot, pos: int) -> bool:
     """Resize decoded pixels natively; only the crop is copied out of Pillow where nothing is turned."""
     box, *rest = one.arguments()
     if one.turn == 0:
         image, box = image.crop(box), (0, 0, box[2] - box[0], box[3] - box[1])
     array = np.asarray(image)
     array = array if array.ndim == 3 else array[..., None]
-    return native.extension().resize(array, box, *rest, native.pillow13(), row, *one.rest()) is None
+    row, last = _target(slot, pos)
+    arguments = (array, box, *rest, native.pillow13(), row, *one.rest())
+    return native.extension().resize(*arguments, channels_last=last) is None
 
 
 class Native(Threads):
