@@ -1,4 +1,4 @@
-"""Where Pillow's resize is not the extension's (Pillow-SIMD), the extension decodes and Pillow resizes: still stock's batches."""
+"""Where Pillow resizes otherwise than the extension (Pillow-SIMD), the extension decodes and Pillow resizes, as stock."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class _NativeJob(Tidy):
     """A job that asks the extension first, then Pillow."""
 
     def load(self, record: Record, part: Element) -> Any:
-        """Pillow's image, or under Pillow-SIMD, which resizes otherwise, an ordinary JPEG that is decoded when its crop is known."""
+        """Pillow's image; under Pillow-SIMD, which resizes otherwise, an ordinary JPEG that waits for its crop."""
         size = None if native.status().resizes or part.mask else self._plain(record)
         return _Waiting(record, size, part) if size is not None else Job.load(self, record, part)
 
