@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastload import machine
+from fastload import machine, native
 from fastload.batch import fused
 from fastload.bridge import Compiled, Refused, compile_outside
 from fastload.executors import Options, automatic, executors
@@ -41,6 +41,11 @@ def explain_loader(dl: Any, name: str) -> Section:
         *_fused(compiled, chosen, inner),
         *_scaled(compiled, chosen),
     )
+    if chosen.channels_last:
+        lines = (
+            *lines,
+            "channels_last=True: equal values in another order in memory; a convolution's last bits change with it",
+        )
     data |= {"plan": compiled.plan.fingerprint(), "rows": rows, "settings": lines}
     return Section(name, rows, lines, data)
 
@@ -57,7 +62,8 @@ def _reasons(settings: Settings | None) -> tuple[str, ...]:
 
 def _rows(compiled: Compiled, settings: Settings, inner: Any) -> tuple[tuple[str, ...], ...]:
     plan, where = compiled.plan, f"fastload {_executor(compiled, settings)[0]}"
-    how = _HOW.get(where.rpartition(" ")[2], "Pillow")
+    name = where.rpartition(" ")[2]
+    how = _HOW.get("decoding" if name == "native" and not native.status().resizes else name, "Pillow")
     rows = [("open image, decode", where, f"{'Pillow' if e.mask else how}, mode {e.mode}") for e in plan.elements]
     rows += [(repr(op), where, _how(op)) for op in plan.ops]
     rows.append(("ToTensor, collate", where, "each image straight into its row of the batch"))
@@ -108,6 +114,7 @@ def _fused(compiled: Compiled, settings: Settings, inner: Any) -> tuple[str, ...
 
 _HOW = {
     "native": "libjpeg in one pass with the resize; Pillow where that is not exact",
+    "decoding": "libjpeg by the extension, resized by Pillow, whose arithmetic the extension's does not equal",
     "threads": "Pillow; ordinary JPEG by torchvision where it gives Pillow's pixels",
 }
 

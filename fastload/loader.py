@@ -223,6 +223,7 @@ class _Epoch:
             skip_bad=settings.bad_images == "skip" and not compiled.split_idx,
             hook=settings.hook,
             init=init,
+            channels_last=settings.channels_last,
             slack=settings.slack if settings.decode == "scaled" else 0,
             pool=self.attached.kept_pool(threads, init) if persistent and not self.single else None,
         )

@@ -37,7 +37,8 @@ class Settings:
     batch: 'stock', or 'fused' to run fastai's usual batch transforms on the CPU in one native call, within rounding of stock.
     decode: 'exact', or 'scaled' to decode large JPEG photos at a half, quarter or eighth of their size, never below `slack`
     times what the crop is resized to: sooner, and not exact.
-    Reserved for later, only their default is accepted now: exact, cache, settings, channels_last.
+    channels_last: image batches lie in memory as [B, H, W, C]; equal values, but a convolution sums them in another order.
+    Reserved for later, only their default is accepted now: exact, cache, settings.
     """
 
     threads: int | None = None
@@ -68,8 +69,9 @@ class Settings:
         for name in ("worker_init_fn", "hook"):
             if (value := getattr(self, name)) is not None and not callable(value):
                 raise SettingsError(f"{name}={value!r} is not callable; give a function, or None")
-        if not isinstance(self.rank_seeds, bool):
-            raise SettingsError(f"rank_seeds={self.rank_seeds!r} must be True or False")
+        for name in ("rank_seeds", "channels_last"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise SettingsError(f"{name}={value!r} must be True or False")
         for name in RESERVED:
             default = getattr(type(self), name)
             if getattr(self, name) != default:
@@ -85,7 +87,7 @@ class Settings:
         return replace(self, **changes)
 
 
-RESERVED = ("exact", "cache", "settings", "channels_last")
+RESERVED = ("exact", "cache", "settings")
 NAMES = tuple(f.name for f in fields(Settings))
 ON_LOADERS = ("num_workers", "pin_memory", "timeout", "persistent_workers")  # fastai's own, which `accelerate` sets
 

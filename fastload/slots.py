@@ -14,17 +14,23 @@ __all__ = ["Slot", "nbytes"]
 
 
 class Slot:
-    """A uint8 tensor [B, *shape], page-locked where `pin` is set and a CUDA device exists; `rows` are views to write into."""
+    """A uint8 tensor [B, *shape], page-locked where `pin` is set and a CUDA device exists; `rows` are views to write into.
 
-    def __init__(self, count: int, shape: tuple[int, ...], pin: bool = False) -> None:
-        self.tensor = torch.empty((count, *shape), dtype=torch.uint8, pin_memory=pin and torch.cuda.is_available())
+    With `channels_last` a tensor [B, C, H, W] lies in memory as [B, H, W, C].
+    """
+
+    def __init__(self, count: int, shape: tuple[int, ...], pin: bool = False, channels_last: bool = False) -> None:
+        self.channels_last = channels_last and len(shape) == 3
+        self.order = torch.channels_last if self.channels_last else torch.contiguous_format
+        pin = pin and torch.cuda.is_available()
+        self.tensor = torch.empty((count, *shape), dtype=torch.uint8, pin_memory=pin, memory_format=self.order)
         self.rows: Any = self.tensor.numpy()
 
     def keep(self, positions: list[int]) -> torch.Tensor:
         """The finished batch: the tensor itself, or a copy of the rows in `positions` where some images were skipped."""
         if len(positions) == len(self.rows):
             return self.tensor
-        return self.tensor.index_select(0, torch.tensor(positions, dtype=torch.int64))
+        return self.tensor.index_select(0, torch.tensor(positions, dtype=torch.int64)).contiguous(memory_format=self.order)
 
 
 def nbytes(count: int, shape: tuple[int, ...]) -> int:

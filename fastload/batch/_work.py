@@ -47,12 +47,14 @@ class Pending:
         """Carry it out."""
         if self.divisor is None and not self.stages and self.light is None and self.norm is None:
             return self.source
-        plain = self.source.as_subclass(torch.Tensor)
+        plain = self.source.as_subclass(torch.Tensor).contiguous()
         out = torch.empty((*plain.shape[:2], self.height, self.width), dtype=torch.float32)
         mean, deviation = self.norm or (None, None)
         native.extension().augment(
             plain.numpy(), out.numpy(), self.stages, self.light, mean, deviation, self.divisor or 1.0, threads
         )
+        if not self.source.is_contiguous():
+            out = out.contiguous(memory_format=torch.channels_last)
         found = out.as_subclass(type(self.source))
         found.__dict__.update(self.source.__dict__)
         return found
@@ -249,7 +251,7 @@ def _image(part: Any) -> bool:
         and part.dtype in (torch.uint8, torch.float32)
         and part.ndim == 4
         and part.device.type == "cpu"
-        and part.is_contiguous()
+        and (part.is_contiguous() or part.is_contiguous(memory_format=torch.channels_last))
         and not part.requires_grad
         and min(part.shape) > 0
         and max(part.shape[2:]) <= 1 << 15

@@ -71,6 +71,7 @@ class Options:
     init: Callable[[int], None] | None = None
     pool: Any = None
     slack: float = 0
+    channels_last: bool = False
 
 
 class Executor(Protocol):

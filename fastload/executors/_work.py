@@ -88,7 +88,7 @@ class Job:
         if size is None:
             self.slots = [[None] * count for _ in self.plan.elements]
         else:
-            self.slots = [Slot(count, e.shape(size), self.options.pin) for e in self.plan.elements]
+            self.slots = [Slot(count, e.shape(size), self.options.pin, self.options.channels_last) for e in self.plan.elements]
 
     def probe(self, pos: int) -> None:
         """Read the first image of sample `pos` as far as its size; a fault is kept, not raised."""

@@ -28,9 +28,9 @@ BILINEAR = 2
 
 
 def refuses(plan: Plan, options: Options) -> str | None:
-    """One sentence where the extension is missing or does not equal this Pillow."""
+    """One sentence where the extension is missing or does not decode as this Pillow does."""
     status = native.status()
-    return None if status.decodes and status.resizes else status.reason
+    return None if status.decodes else status.reason
 
 
 def open_executor(plan: Plan, sources: Sequence[Source], options: Options) -> Native:
@@ -166,7 +166,16 @@ _MODES = {"zeros": 0, "border": 1, "reflection": 2}
 class _NativeJob(Tidy):
     """A job that asks the extension first, then Pillow."""
 
-    load = Job.load
+    def load(self, record: Record, part: Element) -> Any:
+        """Pillow's image; under Pillow-SIMD, which resizes otherwise, an ordinary JPEG that waits for its crop."""
+        size = None if native.status().resizes or part.mask else self._plain(record)
+        return _Waiting(record, size, part) if size is not None else Job.load(self, record, part)
+
+    def _plain(self, record: Record) -> Size | None:
+        """Size of a JPEG that the native decoder may try, else None."""
+        if record.image is None:
+            return _probe(record)
+        return (record.image.width, record.image.height) if record.data is not None and _ordinary(record) else None
 
     def measure(self, record: Record, part: Element) -> Size:
         """From the JPEG header, read natively where Pillow could not object to it."""
@@ -176,7 +185,7 @@ class _NativeJob(Tidy):
     def direct(self, pos: int, element: int, record: Record) -> bool:
         """Bytes to row by one native call; False where the file or the steps are Pillow's."""
         part, slot = self.plan.elements[element], self.slots[element]
-        if part.mask or record.codec != "jpeg" or not isinstance(slot, Slot):
+        if part.mask or record.codec != "jpeg" or not isinstance(slot, Slot) or not native.status().resizes:
             return False
         start = time.perf_counter_ns()
         with self.reading(pos):
@@ -186,30 +195,68 @@ class _NativeJob(Tidy):
         one = one_pass(self.todo(pos, element, size), size)
         if one is None:
             return False
-        row = slot.rows[pos]
+        row, last = _target(slot, pos)
         scale = one.scale(self.options.slack) if self.options.slack else 1
         arguments = (*one.arguments(), native.pillow13(), row, *one.rest())
-        refused = native.extension().render(record.data, *arguments, scale=scale)
+        refused = native.extension().render(record.data, *arguments, channels_last=last, scale=scale)
         if refused is None:
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
 
     def transform(self, pos: int, element: int, image: Any, todo: list[pixels.Step]) -> None:
-        """Resize what Pillow decoded natively, where that is one pass."""
+        """Resize what Pillow decoded natively, where that is one pass; or decode natively what Pillow is to resize."""
         part, slot = self.plan.elements[element], self.slots[element]
+        if isinstance(image, _Waiting):
+            with self.reading(pos):
+                image, todo = image.opened(todo) or (Job.load(self, image.record, part), todo)
+        if not native.status().resizes:
+            super().transform(pos, element, image, todo)
+            return
         one = None if part.mask or image.mode != part.mode else one_pass(todo, (image.width, image.height))
-        if one is None or one.size is None or not isinstance(slot, Slot) or not _by_array(one, image, slot.rows[pos]):
+        if one is None or one.size is None or not isinstance(slot, Slot) or not _by_array(one, image, slot, pos):
             super().transform(pos, element, image, todo)
 
 
-def _by_array(one: Pass, image: Any, row: Any) -> bool:
+class _Waiting:
+    """A JPEG in memory, decoded natively once its first crop is known."""
+
+    def __init__(self, record: Record, size: Size, part: Element) -> None:
+        self.record, self.part = record, part
+        self.width, self.height = size
+
+    def opened(self, todo: list[pixels.Step]) -> tuple[Any, list[pixels.Step]] | None:
+        """Pillow's image of the first crop and the steps left to do; None where the file is Pillow's to decode."""
+        box, first = (0, 0, self.width, self.height), todo[0] if todo else None
+        if isinstance(first, pixels.Window) and first.box is not None and _inside(first.box, self.width, self.height):
+            box, todo = first.box, [pixels.Window(None, first.pad, first.pad_mode, first.out, first.resample), *todo[1:]]
+        size = (box[2] - box[0], box[3] - box[1])
+        array = np.empty((size[1], size[0], 3 if self.part.mode == "RGB" else 1), np.uint8)
+        arguments = (self.record.data, box, size, (0, 0, *size), False, native.pillow13(), array)
+        if native.extension().render(*arguments, channels_last=True) is not None:
+            return None
+        return Image.fromarray(array if self.part.mode == "RGB" else array[..., 0]), todo
+
+
+def _inside(box: Box, width: int, height: int) -> bool:
+    return 0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height
+
+
+def _target(slot: Slot, pos: int) -> tuple[Any, bool]:
+    """The row to write and whether its channels come last, as they lie in memory."""
+    row = slot.rows[pos]
+    return (row.transpose(1, 2, 0), True) if slot.channels_last else (row, False)
+
+
+def _by_array(one: Pass, image: Any, slot: Slot, pos: int) -> bool:
     """Resize decoded pixels natively; only the crop is copied out of Pillow where nothing is turned."""
     box, *rest = one.arguments()
     if one.turn == 0:
         image, box = image.crop(box), (0, 0, box[2] - box[0], box[3] - box[1])
     array = np.asarray(image)
     array = array if array.ndim == 3 else array[..., None]
-    return native.extension().resize(array, box, *rest, native.pillow13(), row, *one.rest()) is None
+    row, last = _target(slot, pos)
+    arguments = (array, box, *rest, native.pillow13(), row, *one.rest())
+    return native.extension().resize(*arguments, channels_last=last) is None
 
 
 class Native(Threads):
