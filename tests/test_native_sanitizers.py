@@ -75,7 +75,7 @@ def test_no_input_reads_or_writes_out_of_bounds(replay: Path, extra: bool, count
 
 @pytest.mark.parametrize("cases", [200, pytest.param(20000, marks=pytest.mark.slow)])
 def test_no_batch_transform_reads_or_writes_out_of_bounds(cases: int, tmp_path: Path) -> None:
-    program = built(tmp_path, BATCH, "augment.cpp")
+    program = built(tmp_path, BATCH, "batches.cpp")
     done = subprocess.run([str(program), str(cases)], capture_output=True, text=True, timeout=900, check=False)
     assert 0 == done.returncode, done.stdout[-500:] + done.stderr[-2000:]
     assert f"{cases} cases" in done.stdout
