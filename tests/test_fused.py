@@ -287,6 +287,29 @@ def test_a_loader_fused_gives_stocks_batches_within_rounding(pictures: Pictures,
     assert type(dls.train.after_batch) is Pipeline
 
 
+def test_a_learner_trains_predicts_and_exports_as_ever(pictures: Pictures, tmp_path: Any) -> None:
+    from fastai.vision.all import Learner, accuracy, load_learner, nn
+
+    results = []
+    for batch in ("stock", "fused"):
+        dls = loaders(pictures, batch=batch)
+        seed_all(3)
+        model = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, dls.c))
+        learn = Learner(dls, model, metrics=accuracy, path=tmp_path)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit(2, 0.01)
+            found = [learn.get_preds()[0], learn.tta(n=2)[0], learn.predict(pictures.files[0])[2]]
+        dls.show_batch()
+        learn.show_results()
+        learn.export("learner.pkl")
+        assert b"fastload" not in (tmp_path / "learner.pkl").read_bytes()
+        loaded = load_learner(tmp_path / "learner.pkl")
+        assert type(loaded.dls.train.after_batch) is Pipeline
+        results.append([*found, torch.tensor(learn.recorder.values)])
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+
+
 def test_explain_prints_the_error_and_who_does_what(pictures: Pictures) -> None:
     dls = loaders(pictures, batch="fused")
     dls.train.after_batch.add(RandomErasing())
