@@ -121,7 +121,7 @@ class Work:
 
 
 def _to_float(work: Work, f: Any) -> bool:
-    if any(p.floating for p in work.pending) or not f.div > 0:
+    if any(p.floating for p in work.pending) or not f.div > 0 or f.split_idx not in (None, work.split_idx):
         return False
     work.others(lambda rest: f(rest, split_idx=work.split_idx))
     for p in work.pending:

@@ -58,6 +58,7 @@ class Options:
     """How an executor may run. `ahead`: finished batches that may wait; `ram_bytes`: bound on what is held for them.
 
     `slack`: how many times larger than the output a scaled decode has to leave the crop; 0 decodes exactly.
+    `channels_last`: image batches lie in memory as [B, H, W, C].
     `init(thread_number)` runs once on each thread before its first image. `timeout_s` 0 waits for ever.
     """
 
