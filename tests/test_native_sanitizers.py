@@ -81,6 +81,30 @@ def test_no_batch_transform_reads_or_writes_out_of_bounds(cases: int, tmp_path: 
     assert f"{cases} cases" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="there is no clang++, whose fuzzer follows coverage")
+def test_minutes_of_coverage_guided_fuzzing_find_nothing(tmp_path: Path) -> None:
+    from native.replay import write
+
+    fuzzer = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-O1", "-g", "-std=c++17", "-w"]
+    objects = []
+    for name in HOT_PATH:
+        objects.append(str(tmp_path / f"{name}.o"))
+        flags = [*fuzzer[1:], "-fsanitize=fuzzer-no-link,address,undefined", *ISA.get(name, [])]
+        subprocess.run(["clang++", *flags, "-c", str(NATIVE / f"{name}.cpp"), "-o", objects[-1]], check=True, timeout=300)
+    program = str(tmp_path / "fuzz")
+    subprocess.run(
+        ["clang++", *fuzzer, str(HERE / "native" / "fuzz.cpp"), *objects, "-ldl", "-o", program], check=True, timeout=300
+    )
+    write(tmp_path / "corpus", 200, sorted(FILES.glob("*.jpg")) if FILES.is_dir() else [])
+    run = [program, "-max_total_time=180", "-timeout=20", "-rss_limit_mb=4096", f"-artifact_prefix={tmp_path}/"]
+    environment = {**os.environ, "FUZZ_JPEG": _pillows_libjpeg(), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(
+        [*run, str(tmp_path / "corpus")], capture_output=True, text=True, timeout=600, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def _pillows_libjpeg() -> str:
     """The library that Pillow has loaded into this process."""
     from PIL import Image  # noqa: F401  loads it
