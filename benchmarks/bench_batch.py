@@ -2,10 +2,11 @@
 
     python benchmarks/bench_batch.py DATA [--rounds 5] [--threads 2] [--json FILE]
 
-DATA is a folder of JPEG photos; 64 of them, resized, are the batch. Recipes: aug_transforms() and Normalize at 224 pixels; the
-presizing recipe from 460 to 224, with and without min_scale; Normalize alone. Each measurement is a fresh process, in turn
-within each round, the order reversed every second round; medians of each process's own medians are printed. "kept": after
-fastload.keep_memory(), so that glibc does not give the buffers back.
+DATA is a folder of JPEG photos; 64 of them (or all, at least 8), resized, are the batch. Recipes: aug_transforms() + Normalize
+at 224 pixels; the presizing recipe from 460 to 224, with and without min_scale; Normalize alone. Each measurement is a fresh
+process, in turn within each round, the order reversed every second round; medians of each process's own medians are printed.
+"kept": after fastload.keep_memory(), so that glibc does not give the buffers back. Errors are of values before Normalize.
+Answers, with data, machine and versions: benchmarks/results/bench_batch.json.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from about import facts, photos
+
 from fastload import machine
 from fastload.report import table
 
 RECIPES = ("aug_transforms at 224", "460 to 224", "460 to 224, min_scale .75", "Normalize at 224")
 WAYS = ("stock", "stock, kept", "fused", "fused, kept")
 BATCH = 64
+LEAST = 8
 CALLS = 6  # the first is left out
 
 
@@ -76,14 +80,15 @@ def one(args: argparse.Namespace, recipe: str, way: str) -> dict[str, float]:
     holder = argparse.Namespace(after_batch=Pipeline(transforms(recipe), split_idx=0))
     images = TensorImage(pictures(args.data, 460 if recipe.startswith("460") else 224))
     settings = Settings(batch="fused" if way.startswith("fused") else "stock", threads=args.threads)
-    if (reason := fused.arrange(holder, settings)) is not None:
-        sys.exit(reason)
     walls, cpus = [], []
-    for _ in range(CALLS):
-        wall, cpu = time.perf_counter(), time.process_time()
-        holder.after_batch((images,))
-        walls.append(1e3 * (time.perf_counter() - wall) / BATCH)
-        cpus.append(1e3 * (time.process_time() - cpu) / BATCH)
+    with fused.during(holder, settings) as reason:
+        if reason is not None:
+            sys.exit(reason)
+        for _ in range(CALLS):
+            wall, cpu = time.perf_counter(), time.process_time()
+            holder.after_batch((images,))
+            walls.append(1e3 * (time.perf_counter() - wall) / len(images))
+            cpus.append(1e3 * (time.process_time() - cpu) / len(images))
     result = {"wall_ms": statistics.median(walls[1:]), "cpu_ms": statistics.median(cpus[1:])}
     if way == "fused":
         result["mean"], result["max"] = fused.measured_error(holder.after_batch, images)
@@ -108,7 +113,7 @@ def pictures(folder: Path, size: int) -> Any:
     import torch
     from PIL import Image
 
-    files = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in (".jpg", ".jpeg")][:BATCH]
+    files = photos(folder, LEAST)[:BATCH]
     arrays = [np.asarray(Image.open(f).convert("RGB").resize((size, size), Image.Resampling.BILINEAR)) for f in files]
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
 
@@ -123,6 +128,7 @@ def summary(args: argparse.Namespace, found: dict[tuple[str, str], list[dict[str
         "question": (__doc__ or "").splitlines()[0],
         "rounds": args.rounds,
         "threads": args.threads,
+        "data": facts(photos(args.data)[:BATCH]),
         "rows": rows,
         "machine": machine.describe(),
         "versions": {p: version(p) for p in ("fastai", "torch", "numpy")},
@@ -138,7 +144,9 @@ def rendered(report: dict[str, Any]) -> str:
             spread = f"({r['spread'][0]:.2f}-{r['spread'][1]:.2f})"
             cells.append((recipe, way, f"{r['wall_ms']:.2f}", spread, f"{r['cpu_ms']:.2f}", f"{ratio:.1f}", *errors))
     cpu = report["machine"].get("cpu", "an unknown CPU")
-    return "\n".join([*table(cells), f"errors of values in [0, 1]; on {cpu}, {report['rounds']} interleaved rounds"])
+    return "\n".join(
+        [*table(cells), f"errors of values in [0, 1] before Normalize; on {cpu}, {report['rounds']} interleaved rounds"]
+    )
 
 
 if __name__ == "__main__":

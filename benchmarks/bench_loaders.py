@@ -7,7 +7,8 @@ each: RandomResizedCrop(224), rivals with a flip besides, or Resize(224). Every 
 .[rivals]`) runs in fresh processes, in turn within each round, the order reversed every second round; medians are printed. Rows
 named "whole" are whole loaders with fastai's default IntToFloatTensor, compared with stock's whole loader. The rivals are in
 rivals.py; FFCV, which needs a data set of its own and OpenCV's headers, is not among them. The last line
-compares the CPU time of the extension's one call, bytes in memory, with that of libjpeg's entropy decoding alone.
+compares the CPU time of the extension's one call, bytes in memory, with that of libjpeg's entropy decoding alone. Answers, with
+data, machine and versions: benchmarks/results/bench_loaders_*.json.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from about import facts, photos
 from rivals import RIVALS, centre_box, random_box
 
 from fastload import machine
@@ -85,6 +87,7 @@ def main() -> int:
     report = {
         "question": __doc__.splitlines()[0],
         "work": args.work,
+        "data": {**facts(photos(args.data)), "listed": REPEATS},
         "rounds": args.rounds,
         "rows": rows,
         "left_out": left_out,
@@ -152,7 +155,7 @@ def floor(folder: Path, work: str) -> dict[str, float] | None:
     if not native.status().decodes:
         return None
     extension, rng, out = native.extension(), random.Random(1), np.empty((3, 224, 224), np.uint8)
-    files = [p.read_bytes() for p in sorted(folder.iterdir()) if p.suffix.lower() in (".jpg", ".jpeg")]
+    files = [p.read_bytes() for p in photos(folder)]
     heads = [extension.probe(data) for data in files]
     todo = [(d, h[0], h[1]) for d, h in zip(files, heads, strict=True) if not isinstance(h, str)]
     boxes = [random_box(w, h, rng) if work == "rrc" else centre_box(w, h) for _, w, h in todo]

@@ -3,7 +3,9 @@
     python benchmarks/bench_scaled.py DATA [--photos 6] [--crops 12] [--rounds 5] [--json FILE]
 
 DATA is a folder of JPEG photos; each test photo is 4000 x 3000 pixels, a mosaic of sixteen of them enlarged, quality 85. Native
-calls of one thread, bytes in memory to batch row, for random resized crops to 224 (slack 1.5); the two take turns crop by crop.
+calls of one thread, bytes in memory to batch row, for random resized crops to 224, slack 1.5. They take turns crop by crop in
+one process, which compares CPU time fairer than processes do. Answers, with data, machine and versions:
+benchmarks/results/bench_scaled.json.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import random
 import statistics
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from about import facts, photos
 from PIL import Image
 from rivals import random_box
 
@@ -38,10 +42,10 @@ def main() -> int:
     args = parser.parse_args()
     if not native.status().decodes:
         sys.exit(native.status().reason)
-    files = [p for p in sorted(args.data.iterdir()) if p.suffix.lower() in (".jpg", ".jpeg")]
-    photos = [mosaic(files[16 * k :] + files) for k in range(args.photos)]
+    files = photos(args.data, 16)
+    mosaics = [mosaic(files[16 * k :] + files) for k in range(args.photos)]
     rng = random.Random(1)
-    work = [(photo, random_box(*SIDE, rng)) for photo in photos for _ in range(args.crops)]
+    work = [(photo, random_box(*SIDE, rng)) for photo in mosaics for _ in range(args.crops)]
     times, apart = [], []
     for _ in range(args.rounds):
         spent = {True: 0.0, False: 0.0}
@@ -52,7 +56,7 @@ def main() -> int:
     exact, scaled = (statistics.median(t[way] for t in times) for way in (False, True))
     report = {
         "question": (__doc__ or "").splitlines()[0],
-        "photo_bytes": statistics.mean(len(p) for p in photos),
+        "photo_bytes": statistics.mean(len(p) for p in mosaics),
         "exact_cpu_ms": exact,
         "scaled_cpu_ms": scaled,
         "ratio": statistics.median(t[False] / t[True] for t in times),
@@ -60,6 +64,8 @@ def main() -> int:
         "max_error": int(max(a.max() for a in apart)),
         "slack": SLACK,
         "rounds": args.rounds,
+        "data": facts(files),
+        "versions": {p: version(p) for p in ("pillow", "numpy")},
         "machine": machine.describe(),
     }
     print(

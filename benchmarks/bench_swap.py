@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from about import facts, photos
+
 from fastload.bench import PARTS, bench
 from fastload.recipes import Target
 
@@ -69,14 +71,8 @@ def _parts(part: str) -> tuple[str, ...]:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What was read: number of files, their mean size in bytes and pixels, how often each is listed."""
-    from PIL import Image
-
-    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg"))
-    sizes = [Image.open(p).size for p in files]
-    width, height = (round(sum(side) / len(sizes)) for side in zip(*sizes, strict=True))
-    kilobytes = round(sum(p.stat().st_size for p in files) / len(files) / 1000)
-    return {"files": len(files), "mean_kB": kilobytes, "mean_pixels": f"{width}x{height}", "listed": REPEATS}
+    """What was read, and how often each file is listed."""
+    return {**facts(photos(folder)), "listed": REPEATS}
 
 
 def _say(done: int, total: int, what: str) -> None:

@@ -48,26 +48,53 @@ def _loaders(job: dict[str, Any]) -> Any:
 
 
 def _errors(dls: Any, job: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Go over to the approximations that were asked for; mean and largest error of each on the first training batch."""
+    """Go over to the approximations that were asked for; mean and largest error of each on the first training batch.
+
+    One that can't be had here has none: the note says why.
+    """
     from fastload.batch import fused
     from fastload.front import accelerate
 
     found: dict[str, tuple[float, float]] = {}
-    chosen = {key: job[key] for key in ("batch", "decode") if job.get(key, "exact") not in ("stock", "exact")}
-    if job["engine"] == "stock" or not chosen:
+    chosen = _chosen(job)
+    if not chosen:
         return found
     pipe = dls.train.after_batch
     fs = list(pipe.fs)
     pipe.fs.clear()
     exact = _first(dls)
     accelerate(dls, threads=job["threads"], executor=job["executor"], **chosen)
-    if chosen.get("decode") == "scaled":
+    left_out = _left_out(dls)
+    if _stays(dls):
+        chosen = {}
+    if chosen.get("decode") == "scaled" and "decode" not in left_out:
         apart = (_first(dls).double() - exact.double()).abs()
         found["decode='scaled'"] = float(apart.mean()) / 255, float(apart.max()) / 255
     pipe.fs.extend(fs)
-    if chosen.get("batch") == "fused" and fs:
+    if chosen.get("batch") == "fused" and fs and "batch" not in left_out:
         found["batch='fused'"] = fused.measured_error(pipe, exact)
     return found
+
+
+def _chosen(job: dict[str, Any]) -> dict[str, str]:
+    """The approximations that were asked for."""
+    asked = {key: job.get(key, exact) for key, exact in (("batch", "stock"), ("decode", "exact"))}
+    return {} if job["engine"] == "stock" else {key: value for key, value in asked.items() if value in ("fused", "scaled")}
+
+
+def _stays(dls: Any) -> list[str]:
+    """Why loaders stay with stock, as `explain` says."""
+    from fastload.front import explain
+
+    return [f"{s.title}: {r}" for s in explain(dls).sections for r in s.data["reasons"]]
+
+
+def _left_out(dls: Any) -> dict[str, str]:
+    """Which of the chosen approximations the training loader goes without, and why, as `explain` says."""
+    from fastload.front import explain
+
+    lines = [line for section in explain(dls).sections for line in section.lines if " is left out: " in line]
+    return {key: line for key in ("batch", "decode") for line in lines if line.startswith(f"{key}=")}
 
 
 def _first(dls: Any) -> Any:
@@ -193,12 +220,11 @@ def _pss_mib(pids: Iterable[int]) -> float | None:
 
 
 def _note(dls: Any, job: dict[str, Any]) -> str:
-    from fastload.front import explain
-
     if job["engine"] == "stock":
         return ""
-    reasons = [f"{s.title}: {r}" for s in explain(dls).sections for r in s.data["reasons"]]
-    return f"stays with stock fastai: {'; '.join(reasons)}" if reasons else ""
+    reasons = _stays(dls)
+    stays = [f"stays with stock fastai: {'; '.join(reasons)}"] if reasons else []
+    return "; ".join([*stays, *(_left_out(dls).values() if _chosen(job) else ())])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 from fastload import machine, native
 from fastload.batch import fused
 from fastload.bridge import Compiled, Refused, compile_outside
-from fastload.executors import Options, automatic, executors
+from fastload.executors import Options, automatic, exact_only, executors
 from fastload.intercept import attached_to
 from fastload.loader import inner_loader
 from fastload.ops import Op
@@ -68,10 +68,9 @@ def _rows(compiled: Compiled, settings: Settings, inner: Any) -> tuple[tuple[str
     rows += [(repr(op), where, _how(op)) for op in plan.ops]
     rows.append(("ToTensor, collate", where, "each image straight into its row of the batch"))
     rows += [(chain, "fastai", "labels and targets, main thread") for chain in plan.targets]
-    if settings.batch == "fused" and fused.refuses() is None:
-        staying = fused.staying(inner.after_batch.fs)
-        pairs = zip(plan.batch_ops, inner.after_batch.fs, strict=True)
-        rows += [_batch_row(name, staying.get(type(f).__name__)) for name, f in pairs]
+    if settings.batch == "fused" and fused.refuses(inner) is None:
+        pairs = zip(plan.batch_ops, fused.staying(inner.after_batch.fs), strict=True)
+        rows += [_batch_row(op, why) for op, why in pairs]
     else:
         rows += [(name, "fastai", "batch transform, on the loader's device") for name in plan.batch_ops]
     return tuple(rows)
@@ -88,8 +87,8 @@ def _scaled(compiled: Compiled, settings: Settings) -> tuple[str, ...]:
     if settings.decode != "scaled":
         return ()
     name = _executor(compiled, settings)[0]
-    if name != "native":
-        return (f"decode='scaled' is left out: the {name} executor decodes exactly, only the native one scales",)
+    if (reason := exact_only(name)) is not None:
+        return (f"decode='scaled' is left out: {reason}",)
     mean, most = executors()["native"].measured_error(settings.slack)
     return (
         f"decode='scaled' with slack={settings.slack} is an approximation: on a made photo of 1200 x 900 pixels off by "
@@ -101,7 +100,7 @@ def _fused(compiled: Compiled, settings: Settings, inner: Any) -> tuple[str, ...
     """What batch='fused' changes: the approximation is never without its error."""
     if settings.batch != "fused":
         return ()
-    if (reason := fused.refuses()) is not None:
+    if (reason := fused.refuses(inner)) is not None:
         return (f"batch='fused' is left out: {reason}",)
     channels = 3 if compiled.plan.elements[0].mode == "RGB" else 1
     width, height = compiled.plan.size or (224, 224)

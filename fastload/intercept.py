@@ -1,8 +1,9 @@
 """The one place where fastload touches fastai: the table from which a loader's `__iter__` takes its iterator.
 
 fastai's DataLoader.__iter__ gets batches from `fastai.data.load._loaders[...]` alone, so a loader that fastload runs stays
-fastai's own in everything else (len, new, pickling, DDP wrapping, after_batch). The table is exchanged when the first loader is
-accelerated, never at import; for every loader that fastload was not asked to run it gives stock's iterator.
+fastai's own in everything else (len, new, pickling, DDP wrapping, and after_batch unless batch='fused' is chosen). The table is
+exchanged when the first loader is accelerated, never at import; for every loader that fastload was not asked to run it gives
+stock's iterator.
 """
 
 from __future__ import annotations

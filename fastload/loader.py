@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from fastload.bridge import Compiled, Refused, compile_loader
 from fastload.collate import assemble
 from fastload.draws import Drawer
 from fastload.errors import EmptyBatch, StateError, with_path
-from fastload.executors import Batch, Finished, Options, automatic, executors
+from fastload.executors import Batch, Finished, Options, automatic, exact_only, executors
 from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
 from fastload.order import Whole, virtual_batches
 from fastload.source import Files, Record, Ref, Source, open_lazily
@@ -43,8 +44,6 @@ def iterate(fake_l: Any, attached: Attached, stock: Stock) -> Iterator[Any]:
     compiled = _compiled(inner, attached, fake_l)
     if inner.n is not None and inner.bs and inner.drop_last and inner.n < inner.bs:
         attached.say(f"this loader gives no batch: it drops a last batch below bs={inner.bs}, and has {inner.n} items")
-    if (reason := fused.arrange(inner, attached.settings)) is not None:
-        attached.say(f"batch='fused' is left out: {reason}")
     epoch = _Epoch(fake_l, inner, attached, stock)
     try:
         if isinstance(compiled, Refused):
@@ -84,6 +83,7 @@ class _Epoch:
         self.attached, self.settings, self.workers = attached, attached.settings, fake_l.num_workers
         self.single = attached.only_one(fake_l)
         self.executor: Any = None
+        self.fusing = ExitStack()
         self.progress = Progress(indices=getattr(self.outer, "_DataLoader__idxs", None))
         self.resume = None if self.single else attached.progress.resume
         if not self.single:  # a single batch in between leaves the place of the running epoch alone
@@ -95,6 +95,7 @@ class _Epoch:
 
     def close(self) -> None:
         """End what the epoch started."""
+        self.fusing.close()
         if self.executor is not None:
             self.executor.close()
 
@@ -151,6 +152,8 @@ class _Epoch:
         yield from self.by_stock(self.progress.done)
 
     def _planned(self, compiled: Compiled) -> Iterator[Any]:
+        if (reason := self.fusing.enter_context(fused.during(self.inner, self.settings))) is not None:
+            self.attached.say(f"batch='fused' is left out: {reason}")
         progress, resume = self.progress, self.resume
         progress.seed_state = resume.seed_state if resume else cpu_state()
         seed = base_seed(progress.seed_state if resume else None)
@@ -202,8 +205,8 @@ class _Epoch:
         reason = found[name].refuses(compiled.plan, options)
         if reason is not None:
             raise Unplanned(f"executor {name} refuses: {reason}")
-        if options.slack and name != "native":
-            self.attached.say(f"decode='scaled' is left out: the {name} executor decodes exactly, only the native one scales")
+        if options.slack and (reason := exact_only(name)) is not None:
+            self.attached.say(f"decode='scaled' is left out: {reason}")
         return found[name].open_executor(compiled.plan, self._sources(compiled), options)
 
     def _sources(self, compiled: Compiled) -> list[Source]:

@@ -1,12 +1,14 @@
 """Whether glibc gives large buffers back to the system each time they are freed, or keeps them for the next batch.
 
 By default every batch-sized tensor is mapped anew, and each of its pages costs a fault when first touched: about half of the
-time of fastai's batch transforms on a CPU. `keep_memory` ends that for the whole process, which then never shrinks again.
+time of fastai's batch transforms on a CPU (benchmarks/bench_batch.py). `keep_memory` ends that for the whole process, which
+then never shrinks again.
 """
 
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from fastload.errors import SettingsError
 
@@ -24,7 +26,11 @@ def keep_memory() -> None:
     Worth it where batch transforms run on the CPU; memory that was needed once stays with the process. Call it before the
     first batch. Raises SettingsError where the C library is not glibc.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    glibc = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
-    if mallopt is None or not glibc or not (mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, _NEVER)):
-        raise SettingsError("keep_memory() is for glibc's malloc, and this C library has none; leave the call out")
+    try:
+        library: Any = ctypes.CDLL(None)
+    except TypeError:  # Windows
+        library = None
+    if not (hasattr(library, "gnu_get_libc_version") and hasattr(library, "mallopt")):
+        raise SettingsError("keep_memory() is for glibc's malloc, and this system's C library is another; leave the call out")
+    if not (library.mallopt(_M_MMAP_MAX, 0) and library.mallopt(_M_TRIM_THRESHOLD, _NEVER)):
+        raise SettingsError("keep_memory() was refused by glibc's mallopt; leave the call out")

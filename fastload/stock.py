@@ -40,7 +40,10 @@ def altered_class(cls: type) -> str | None:
     if cls.__module__ != augment.__name__:
         return _first_altered(named)
     named += [(f"fastai.vision.augment.{n}", getattr(augment, n)) for n in ("_grid_sample", "affine_grid", "_prepare_mat")]
+    named += [(f"fastai.vision.augment.{n}", getattr(augment, n)) for n in ("apply_perspective", "compose_tfms", "logit")]
     named += [(f"TensorImage.{n}", getattr(augment.TensorImage, n)) for n in ("affine_coord", "lighting")]
+    parts = ("_WarpCoord", "_BrightnessLogit", "_ContrastLogit")
+    named += [(f"{part}.__call__", _raw(getattr(augment, part), "__call__")) for part in parts]
     return _first_altered(named)
 
 

@@ -51,11 +51,15 @@ def test_skipped_images_leave_it_channels_last(tmp_path: Any) -> None:
     from pictures import make_pictures
 
     made = make_pictures(tmp_path / "set")
-    made.files[2].write_bytes(b"no picture")
     dls = loaders(made, channels_last=True, bad_images="skip")
+    dls.train.items[2].write_bytes(b"no picture")
     seed_all(3)
+    sizes = []
     for batch in dls.train:
+        sizes.append(len(batch[0]))
         assert batch[0].is_contiguous(memory_format=torch.channels_last)
+    assert sorted(sizes) == [3, 4, 4]
+    assert list(fastload.counters(dls.train)[0]["skipped"]) == [str(dls.train.items[2])]
 
 
 def test_it_is_explained_and_checked(pictures: Pictures) -> None:

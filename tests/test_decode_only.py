@@ -93,3 +93,21 @@ def test_auto_takes_it_and_explain_says_so(pictures: Pictures, decodes_only: lis
     text = str(fastload.explain(dls))
     assert "fastload native" in text
     assert "libjpeg by the extension, resized by Pillow" in text
+
+
+def test_scaled_decoding_is_left_out_and_said_so(
+    pictures: Pictures, decodes_only: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    resize = pipelines()["resize"]
+    exact, scaled = (batches(pictures, resize, executor="native", decode=how) for how in ("exact", "scaled"))
+    for a, b in zip(exact, scaled, strict=True):
+        assert torch.equal(a[0], b[0])
+    said = "decode='scaled' is left out: Pillow has to resize, and needs every pixel: the native resize does not equal"
+    assert said in caplog.text
+    from fastload.vision import ImageDataLoaders, Resize
+
+    dls = ImageDataLoaders.from_folder(
+        pictures.images, valid_pct=0.3, item_tfms=Resize(32), bs=4, executor="native", decode="scaled"
+    )
+    assert said in str(fastload.explain(dls))
+    assert "is an approximation" not in str(fastload.explain(dls))

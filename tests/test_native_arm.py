@@ -34,4 +34,4 @@ def test_the_fused_transforms_run_there_too(tmp_path: Path) -> None:
     subprocess.run(build, check=True, timeout=300)
     done = subprocess.run([QEMU, str(program), "200"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "200 cases" in done.stdout
+    assert done.stdout.strip() == "200 cases: portable portable portable"  # there are no others for ARM

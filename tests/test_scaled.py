@@ -17,7 +17,7 @@ from fastload import native
 from fastload.errors import SettingsError
 from fastload.executors.native import Pass, measured_error
 
-pytestmark = pytest.mark.skipif(not native.status().decodes, reason="the native decoder is not there")
+pytestmark = pytest.mark.skipif(not native.status().resizes, reason="the native decoder and resize are not there")
 
 
 def photo(width: int, height: int, subsampling: int = 2, mode: str = "RGB") -> bytes:

@@ -16,7 +16,7 @@ __all__ = ["Stage", "arguments", "depths", "is_identity", "pooled", "shifted"]
 PADS = {"zeros": 0, "border": 1, "reflection": 2}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stage:
     """One grid_sample of an input of which `box` (left, top, right, bottom) is used; `size`: (width, height) of the output.
 
@@ -28,6 +28,11 @@ class Stage:
     size: tuple[int, int]
     pad_mode: str
     align_corners: bool
+
+    def __post_init__(self) -> None:
+        left, top, right, bottom = self.box
+        if not (left < right and top < bottom and min(self.size) > 0 and self.pad_mode in PADS):
+            raise ValueError(f"no stage: box {self.box}, size {self.size}, pad mode {self.pad_mode!r}")
 
 
 def depths(stage: Stage) -> Any:

@@ -14,7 +14,10 @@ from fastload.batch._geometry import PADS, Stage, arguments, depths, is_identity
 
 __all__ = ["Work", "unknown"]
 
-_LEAST_DEPTH = 1e-3  # of a perspective map: nearer to the horizon, stock decides
+MOST_SIDE = 1 << 15  # of an image, as in module.cpp
+# Of a perspective map: single precision's 6e-8 on the depth moves a place by 6e-8 / depth of its distance from the centre, so
+# nearer to the horizon stock is no longer within 1e-4 of its own formula, and decides.
+_LEAST_DEPTH = 1e-3
 _AFFINE = ("AffineCoordTfm", "Flip", "DeterministicFlip", "Dihedral", "DeterministicDihedral", "Rotate", "Zoom", "Warp")
 _LIGHTING = ("LightingTfm", "Brightness", "Contrast")
 
@@ -44,7 +47,7 @@ class Pending:
         return found
 
     def tensor(self, threads: int) -> Any:
-        """Carry it out."""
+        """Carry it out: float32 [N, C, height, width], of the source's type; the source itself where nothing is pending."""
         if self.divisor is None and not self.stages and self.light is None and self.norm is None:
             return self.source
         plain = self.source.as_subclass(torch.Tensor).contiguous()
@@ -162,7 +165,7 @@ def _cropped(work: Work, f: Any) -> bool:
     work.drawn(f)
     (top, left), (height, width) = f.tl, f.cp_size
     box = (left, top, left + width, top + height)
-    stages = [Stage(_identity(p), box, (f.size[1], f.size[0]), "reflection", True) for p in work.pending]
+    stages = [_crop_stage(p, box, (f.size[1], f.size[0])) for p in work.pending]
     return _staged(work, f, stages)
 
 
@@ -182,6 +185,10 @@ def _lit(work: Work, f: Any) -> bool:
             light[:, 1] += logit(change.change).as_subclass(torch.Tensor).double().numpy()
         else:
             light *= change.change.as_subclass(torch.Tensor).double().numpy()[:, None]
+    if not np.isfinite(light).all():
+        work.parts = work.after_drawing(f)(work.finished())
+        work._pend_again()
+        return True
     for p in work.pending:
         p.light = light
     return True
@@ -226,7 +233,7 @@ def unknown(f: Any) -> str | None:
     kind = _kinds().get(type(f))
     if kind is None:
         return "not one that fastload fuses"
-    if own := {"encodes", "before_call", "__call__"} & set(f.__dict__):
+    if own := {"encodes", "before_call", "__call__", "_encode"} & set(f.__dict__):
         return f"it carries its own {', '.join(sorted(own))}"
     if reason := stock.altered_class(type(f)):
         return reason
@@ -254,7 +261,7 @@ def _image(part: Any) -> bool:
         and (part.is_contiguous() or part.is_contiguous(memory_format=torch.channels_last))
         and not part.requires_grad
         and min(part.shape) > 0
-        and max(part.shape[2:]) <= 1 << 15
+        and max(part.shape[2:]) <= MOST_SIDE
     )
 
 
@@ -287,7 +294,14 @@ def _affine_stage(f: Any, p: Pending, split_idx: int | None) -> Stage | None:
     size = f.size if f.size is not None else (p.height, p.width)
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     stage = Stage(maps, (0, 0, p.width, p.height), (width, height), str(f.pad_mode), bool(f.align_corners))
-    return stage if depths(stage).min() > _LEAST_DEPTH else None
+    return stage if depths(stage).min() > _LEAST_DEPTH and max(stage.size) <= MOST_SIDE else None
+
+
+def _crop_stage(p: Pending, box: tuple[int, int, int, int], size: tuple[int, int]) -> Stage | None:
+    """A resize of a crop; None where it does not lie in this image: the crop was drawn for the first image of the item."""
+    left, top, right, bottom = box
+    inside = 0 <= left < right <= p.width and 0 <= top < bottom <= p.height
+    return Stage(_identity(p), box, size, "reflection", True) if inside and max(size) <= MOST_SIDE else None
 
 
 def _append(p: Pending, stage: Stage) -> None:

@@ -16,6 +16,8 @@ import copy
 import copyreg
 import random
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -27,35 +29,50 @@ from fastload.generators import Generators
 from fastload.machine import usable_cpus
 from fastload.settings import Settings
 
-__all__ = ["arrange", "made_pictures", "measured_error", "refuses", "staying"]
+__all__ = ["during", "made_pictures", "measured_error", "refuses", "staying"]
 
 
-def refuses() -> str | None:
-    """Why batch='fused' can't be had here: one sentence, or None."""
+def refuses(dl: Any) -> str | None:
+    """Why batch='fused' can't be had for a loader: one sentence, or None."""
+    from fasttransform import Pipeline
+
     if native.extension() is None:
         return f"the native extension was not built; {native.GET_IT}"
+    if type(dl.after_batch) not in (Pipeline, _fused_class()):
+        return f"after_batch is a {type(dl.after_batch).__name__}, not fastai's Pipeline"
+    device = torch.device("cpu" if getattr(dl, "device", None) is None else dl.device)
+    if device.type != "cpu":
+        return f"its batches go to {device}, and fused transforms run on the CPU"
     return stock.untested()
 
 
-def arrange(dl: Any, settings: Settings) -> str | None:
-    """Let `dl.after_batch` run fused, or as fastai's own again, as `settings` say; why it stays fastai's where it has to.
+@contextmanager
+def during(dl: Any, settings: Settings) -> Iterator[str | None]:
+    """Run `dl.after_batch` fused for one epoch where `settings` ask for it; gives the reason why not where it can't be.
 
-    The pipeline keeps its identity, its transforms and its state; pickled it is fastai's.
+    The pipeline keeps its identity, its transforms and its state, and is fastai's own again once no epoch uses it. A pickle
+    made in between is fastai's, too.
     """
     from fasttransform import Pipeline
 
-    pipe, kinds = dl.after_batch, _fused_class()
-    wanted = settings.batch == "fused"
-    reason = refuses() if wanted else None
-    if wanted and reason is None and type(pipe) not in (Pipeline, kinds):
-        reason = f"after_batch is a {type(pipe).__name__}, not fastai's Pipeline"
-    if wanted and reason is None:
-        pipe.__class__ = kinds
-        pipe.__dict__["_fastload_threads"] = settings.threads or usable_cpus().count
-    elif type(pipe) is kinds:
-        pipe.__dict__.pop("_fastload_threads", None)
-        pipe.__class__ = Pipeline
-    return reason
+    reason = refuses(dl) if settings.batch == "fused" else None
+    if settings.batch != "fused" or reason is not None:
+        yield reason
+        return
+    pipe = dl.after_batch
+    pipe.__class__ = _fused_class()
+    own = pipe.__dict__
+    own[_EPOCHS], own[_THREADS] = own.get(_EPOCHS, 0) + 1, settings.threads or usable_cpus().count
+    try:
+        yield None
+    finally:
+        own[_EPOCHS] -= 1
+        if not own[_EPOCHS]:
+            del own[_EPOCHS], own[_THREADS]
+            pipe.__class__ = Pipeline
+
+
+_EPOCHS, _THREADS = "_fastload_epochs", "_fastload_threads"  # what a pipeline holds while it runs fused
 
 
 @cache
@@ -67,7 +84,7 @@ def _fused_class() -> type:
         return _run(self, batch)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        state = {k: v for k, v in self.__dict__.items() if k != "_fastload_threads"}
+        state = {k: v for k, v in self.__dict__.items() if k not in (_EPOCHS, _THREADS)}
         # not copyreg.__newobj__: pickle refuses that where the class it is given is not the object's own
         return copyreg._reconstructor, (Pipeline, object, None), state  # type: ignore[attr-defined]
 
@@ -75,9 +92,9 @@ def _fused_class() -> type:
     return types.new_class("FusedPipeline", (Pipeline,), {}, lambda space: space.update(body))
 
 
-def staying(fs: Any) -> dict[str, str]:
-    """Which of the transforms `fs` are not fused, and why: name to reason."""
-    return {type(f).__name__: reason for f in fs if (reason := unknown(f)) is not None}
+def staying(fs: Any) -> list[str | None]:
+    """For each of the transforms `fs` why it is not fused, or None."""
+    return [unknown(f) for f in fs]
 
 
 def measured_error(pipe: Any, pictures: Any, seed: int = 0) -> tuple[float, float]:
@@ -121,7 +138,7 @@ def _difference(pipe: Any, pictures: Any, seed: int) -> tuple[float, float]:
 
 def _run(pipe: Any, batch: Any) -> Any:
     """One batch through the transforms of `pipe`: runs of those that are known as one native call each."""
-    threads = pipe.__dict__.get("_fastload_threads", 1)
+    threads = pipe.__dict__.get(_THREADS, 1)
     work = Work(batch, pipe.split_idx, threads)
     for f in pipe.fs:
         work.apply(f)

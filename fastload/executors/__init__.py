@@ -18,7 +18,7 @@ from fastload.ops import Size
 from fastload.plan import Plan
 from fastload.source import Ref
 
-__all__ = ["Batch", "Executor", "Finished", "Hook", "Options", "automatic", "executors"]
+__all__ = ["Batch", "Executor", "Finished", "Hook", "Options", "automatic", "exact_only", "executors"]
 
 # (stage, item, thread, start_ns, end_ns), called from the thread that did the work; stages: read, decode, transform
 Hook = Callable[[str, int, str, int, int], None]
@@ -103,6 +103,15 @@ def refuses_needing(plan: Plan, sources: int) -> str | None:
     if len(plan.elements) != sources:
         return f"the plan has {len(plan.elements)} images per item, but {sources} sources were given"
     return None
+
+
+def exact_only(name: str) -> str | None:
+    """Why decode='scaled' can't be had of an executor: one sentence, or None."""
+    from fastload import native
+
+    if name != "native":
+        return f"the {name} executor decodes exactly, only the native one scales"
+    return None if native.status().resizes else f"Pillow has to resize, and needs every pixel: {native.status().reason}"
 
 
 def automatic(plan: Plan, options: Options) -> tuple[str, str]:

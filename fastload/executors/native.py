@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from fastload import native, pixels
-from fastload.errors import MissingPackage
+from fastload.errors import DataError, MissingPackage
 from fastload.executors import Options
 from fastload.executors._work import Job
 from fastload.executors.threads import Threads, Tidy
@@ -276,7 +276,9 @@ def measured_error(slack: float) -> tuple[float, float]:
     one.size = (224, 224)
     for scale in (1, one.scale(slack)):
         rows.append(np.empty((3, 224, 224), np.uint8))
-        native.extension().render(file.getvalue(), *one.arguments(), native.pillow13(), rows[-1], scale=scale)
+        refused = native.extension().render(file.getvalue(), *one.arguments(), native.pillow13(), rows[-1], scale=scale)
+        if refused is not None:
+            raise DataError(f"the native path refuses the photo made to measure decode='scaled' on: {refused}")
     apart = np.abs(rows[0].astype(int) - rows[1])
     return float(apart.mean()), float(apart.max())
 

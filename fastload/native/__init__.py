@@ -1,7 +1,8 @@
 """The hot path in C++: JPEG bytes to batch row in one pass, GIL released; what it can't do exactly it refuses.
 
 It decodes with the very libjpeg that Pillow has loaded and resizes with Pillow's own integer arithmetic. Both are compared
-with Pillow on a few pictures when first used; where they differ (Pillow-SIMD rounds otherwise), Pillow does the work.
+with Pillow on a few pictures when first used. Where the resize differs (Pillow-SIMD rounds otherwise), Pillow resizes what is
+decoded here; where the decoder differs, Pillow does all the work.
 """
 
 from __future__ import annotations

@@ -157,13 +157,15 @@ inline float exp_of(float v) {
 
 void light(float* __restrict values, int n, float a, float b) {
     for (int i = 0; i < n; i++) {
-        float x = values[i];
+        const float given = values[i];
+        const bool number = given == given;  // what is none stays none, as in stock
+        float x = number ? given : 0.5f;
         x = x < 1e-7f ? 1e-7f : x;
         x = x > 0.9999999f ? 0.9999999f : x;  // 1 - 1e-7 as a float, fastai's logit
         float t = a * log_of(1.0f / x - 1.0f) - b;
         t = t > 86.0f ? 86.0f : t;
         t = t < -86.0f ? -86.0f : t;
-        values[i] = 1.0f / (1.0f + exp_of(t));
+        values[i] = number ? 1.0f / (1.0f + exp_of(t)) : given;
     }
 }
 

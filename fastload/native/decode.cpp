@@ -212,15 +212,10 @@ void by_region(Rows& rows, const Crop& source, const Crop& crop, const Layout& l
     resizer.run(turned, shape, target, kernels);
 }
 
-}  // namespace
-
-namespace {
-
 // The decoder of this thread with an image opened, its crop's columns chosen and the rows above it left behind.
 struct Opened {
     Decoder& decoder;
     std::vector<uint8_t>& wide;
-    size_t pitch;
 
     // `crop` and `full_width` in pixels as decoded. To be called between setjmp and abort; owns nothing.
     JpegRows begin(const Crop& crop, int full_width, bool luma) const {
@@ -290,7 +285,7 @@ const char* render_jpeg(const uint8_t* data, size_t size, const Header& header, 
     Memory& m = memory();
     if (const char* refused = prepare(m, data, size, header, pitch)) return refused;
     uint8_t* room = layout.plain() ? nullptr : region.room(pixels);
-    const Opened opened{m.decoder, m.wide, pitch};
+    const Opened opened{m.decoder, m.wide};
     jpeg_decompress_struct& info = m.decoder.info;
     if (setjmp(m.decoder.errors.back)) {
         jpeg_api().abort(&info);
@@ -319,7 +314,7 @@ const char* render_scaled(const uint8_t* data, size_t size, const Header& header
     const size_t pitch = pitch_of(header);
     Memory& m = memory();
     if (const char* refused = prepare(m, data, size, header, pitch)) return refused;
-    const Opened opened{m.decoder, m.wide, pitch};
+    const Opened opened{m.decoder, m.wide};
     jpeg_decompress_struct& info = m.decoder.info;
     if (setjmp(m.decoder.errors.back)) {
         jpeg_api().abort(&info);

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -80,13 +81,14 @@ nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window
     const Header h = scan_jpeg(bytes_of(data), data.size());
     if (h.refused != nullptr) return reason(h.refused);
     const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
+    const Kernels& k = *chosen;  // it changes under the GIL alone
     {
         nb::gil_scoped_release release;
         if (scale == 1 || !w.layout.plain())
-            refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.layout, w.shape, w.target, *chosen,
+            refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.layout, w.shape, w.target, k,
                                   w.target.channels == 1);
         else
-            refused = render_scaled(bytes_of(data), data.size(), h, w.crop, scale, w.shape, w.target, *chosen,
+            refused = render_scaled(bytes_of(data), data.size(), h, w.crop, scale, w.shape, w.target, k,
                                     w.target.channels == 1);
     }
     return reason(refused);
@@ -102,10 +104,11 @@ nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window,
     const Work w = checked(box, width, height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     if (static_cast<size_t>(w.target.channels) > channels) wrong("a gray image can't fill three channels");
     const char* refused = nullptr;
+    const Kernels& k = *chosen;
     {
         nb::gil_scoped_release release;
         refused = render_pixels(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height,
-                                w.crop, w.layout, w.shape, w.target, *chosen);
+                                w.crop, w.layout, w.shape, w.target, k);
     }
     return reason(refused);
 }
@@ -198,9 +201,12 @@ void augment_batch(Images images, Floats out, const std::vector<StageArguments>&
         (mean && (mean->shape(0) != channels || deviation->shape(0) != channels)))
         wrong("mean and deviation need a number for each channel");
     if (!(divisor > 0.0f) || threads < 1 || threads > 1024) wrong("the divisor or the number of threads is out of range");
+    for (size_t i = 0; light && i < 2 * n; i++)
+        if (!(light->data()[i] > -1e30 && light->data()[i] < 1e30)) wrong("light holds a number that is not finite");
     const Tone tone = {light ? light->data() : nullptr, mean ? mean->data() : nullptr, mean ? deviation->data() : nullptr};
+    const RowKernels& rows = row_kernels(chosen->name);  // chosen changes under the GIL alone
     nb::gil_scoped_release release;
-    augment(batch, stages, tone, threads, row_kernels(chosen->name));
+    augment(batch, stages, tone, threads, rows);
 }
 
 }  // namespace

@@ -78,8 +78,12 @@ void one_case(const RowKernels& kernels) {
 
 int main(int, char** arguments) {
     const int cases = std::atoi(arguments[1]);
-    for (const char* name : {"portable", "avx2", "avx512"})
-        for (int i = 0; i < cases; i++) one_case(row_kernels(name));
-    std::printf("%d cases\n", cases);
+    std::printf("%d cases:", cases);
+    for (const char* name : {"portable", "avx2", "avx512"}) {
+        const RowKernels& kernels = row_kernels(name);
+        std::printf(" %s", kernels.name);
+        for (int i = 0; i < cases; i++) one_case(kernels);
+    }
+    std::printf("\n");
     return 0;
 }
