@@ -322,7 +322,7 @@ def main() -> None:
                 return epoch()
 
         with Peak() as peak:
-            found = timed(Loader(), job["seconds"])
+            found = timed(Loader(), job["seconds"], peak.start)
     print(json.dumps({**found, "peak_mib": peak.mib, "mean": mean, "max": most}))
 
 

@@ -114,7 +114,7 @@ def _fused(compiled: Compiled, settings: Settings, inner: Any) -> tuple[str, ...
 _HOW = {
     "native": "libjpeg in one pass with the resize; Pillow where that is not exact",
     "decoding": "libjpeg by the extension, resized by Pillow, whose arithmetic the extension's does not equal",
-    "threads": "Pillow; ordinary JPEG by torchvision where it gives Pillow's pixels",
+    "threads": "Pillow; an ordinary JPEG no further than its crop",
 }
 
 

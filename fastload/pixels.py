@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -26,8 +25,7 @@ Box = tuple[int, int, int, int]
 _NUMPY_PAD: dict[str, Any] = {"border": "edge", "reflection": "reflect"}
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Crop `box` (left, top, right, bottom), then pad (left, top, right, bottom), then resize to `out` (width, height)."""
 
     box: Box | None
@@ -37,8 +35,7 @@ class Window:
     resample: int = 2
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One of Pillow's transpositions: 0 mirrors left to right, the rest as in `PIL.Image.Transpose`."""
 
     method: int
@@ -49,6 +46,8 @@ Step = Window | Turn
 
 def steps(plan: Plan, element: Element, sample: Sample, size: Size, first: Size) -> list[Step]:
     """The operations for one image of `size` (width, height); `first` is the size of the item's first image."""
+    if len(plan.ops) == 1 and plan.ops[0].applies:  # the usual case, without the walk
+        return _steps(plan.ops[0], sample[0], element, size, first, plan.spatial.index(element.position))[0]
     return [step for new, _ in _walk(plan, element, sample, size, first) for step in new]
 
 
@@ -161,15 +160,15 @@ def tidy(todo: Iterable[Step], size: Size) -> list[Step]:
         left, top, right, bottom = todo[1].box
         if 0 <= left <= right <= size[0]:
             crop = Window((size[0] - right, top, size[0] - left, bottom))
-            todo[:2] = [crop, todo[0], replace(todo[1], box=None)]
+            todo[:2] = [crop, todo[0], todo[1]._replace(box=None)]
     first = todo[0] if todo else None
     if isinstance(first, Window) and first.box == (0, 0, *size):
-        todo[0] = replace(first, box=None)
+        todo[0] = first._replace(box=None)
     return [s for s in todo if isinstance(s, Turn) or s.box or s.pad or s.out]
 
 
 def _without_pad(step: Step) -> Step:
-    return replace(step, pad=None) if isinstance(step, Window) and not any(step.pad or ()) else step
+    return step._replace(pad=None) if isinstance(step, Window) and step.pad and not any(step.pad) else step
 
 
 def load(record: Record, mode: str) -> Any:

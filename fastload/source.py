@@ -44,7 +44,7 @@ class Record:
     data: bytes | None
     name: str
     image: Any = field(default=None, repr=False)
-    plain_size: Size | None = field(default=None, repr=False)  # by a header so plain that Pillow need not read it
+    plain: Any = field(default=None, repr=False)  # what executors._early found in the header of an ordinary file
 
     @property
     def nbytes(self) -> int:

@@ -6,8 +6,7 @@ import errno
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +62,22 @@ class Stages:
         return total
 
 
+class _Reading:
+    """Adds `pos` to `failed` where the block under it raises: three times an image, so no generator."""
+
+    __slots__ = ("failed", "pos")
+
+    def __init__(self, failed: set[int], pos: int) -> None:
+        self.failed, self.pos = failed, pos
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self.failed.add(self.pos)
+
+
 class Job:
     """One batch under way: records, sizes, draws, rows and faults of its samples.
 
@@ -116,10 +131,13 @@ class Job:
         """Confirm the draws as the batch is handed over; True where they changed and the samples must be rendered anew."""
         if drawer.workers == 0:
             self._unsettled = random.getstate()
-        return self._take(drawer.settle(self.batch.number, self._drawn_sizes(), self.batch.worker))
+        sizes = self._drawn_sizes() if drawer.workers == 0 else ()
+        return self._take(drawer.settle(self.batch.number, sizes, self.batch.worker))
 
     def fatal(self) -> int | None:
         """Position of the first sample whose fault must be raised."""
+        if not self.faults:
+            return None
         skip, faults = self.options.skip_bad, self.faults.copy()  # other images may be under way, and fail
         return min((p for p, e in faults.items() if not (skip and p in self.unreadable and _harmless(e))), default=None)
 
@@ -144,10 +162,6 @@ class Job:
         drawn = [d for p in kept if (d := self.drawn[p]) is not None]
         sizes = [[s for s in self.sizes[p] if s is not None] for p in kept]
         return Finished(self.batch, kept, images, drawn, sizes, skipped)
-
-    def held_bytes(self) -> int:
-        """Bytes of images held now, as read or, where the format asks for it, decoded."""
-        return sum(r.nbytes for records in self.records for r in records if r is not None)
 
     def _take(self, drawn: list[Sample] | None) -> bool:
         if drawn is None:
@@ -189,14 +203,9 @@ class Job:
         image = _opened(record, part.mode)
         return image.width, image.height
 
-    @contextmanager
-    def reading(self, pos: int) -> Iterator[None]:
+    def reading(self, pos: int) -> _Reading:
         """What fails in here is the image's fault; anything else that fails is not, and is never skipped."""
-        try:
-            yield
-        except BaseException:
-            self.unreadable.add(pos)
-            raise
+        return _Reading(self.unreadable, pos)
 
     def _render(self, pos: int, element: int) -> None:
         with self.reading(pos):

@@ -1,6 +1,6 @@
 """Packages alone on several threads of one process: images of a batch in parallel, batches in order, a bounded number ahead.
 
-Pillow does all the work but decoding ordinary JPEG files, for which see `_turbo`.
+Pillow does all the work; `_early` saves some of it where an ordinary JPEG is cropped.
 
 Who owns what: the consumer's thread takes batches from the iterator (so user code in it runs there), opens jobs and waits;
 pool threads probe, draw and render. They meet at the run's lock, the pool's queue and a job's event, nowhere else. A fault
@@ -23,7 +23,7 @@ from typing import Any
 from fastload import pixels, slots
 from fastload.draws import Drawer, draw_sample
 from fastload.errors import ForkedIterator, LoaderTimeout, SettingsError
-from fastload.executors import Batch, Finished, Options, _turbo, refuses_needing
+from fastload.executors import Batch, Finished, Options, _early, refuses_needing
 from fastload.executors._work import Job, Stages
 from fastload.ops import Size
 from fastload.plan import Element, Plan
@@ -159,18 +159,23 @@ class Tidy(Job):
 
     def measure(self, record: Record, part: Element) -> Size:
         """(width, height): of an ordinary JPEG by its frame header alone."""
-        size = _turbo.measure(record) if part.mode == "RGB" and record.image is None and _turbo.agrees() else None
-        return size or super().measure(record, part)
+        return _early.measure(record) or super().measure(record, part)
 
-    def load(self, record: Record, part: Element) -> Any:
-        """The decoded image, of an ordinary JPEG as an array."""
-        return _turbo.decode(record, part.mode) or super().load(record, part)
-
-    def transform(self, pos: int, element: int, image: Any, todo: list[pixels.Step]) -> None:
-        """Carry out the steps; of an array, only the first crop goes to Pillow."""
-        if isinstance(image, _turbo.Decoded):
-            image, todo = image.cropped(todo)
-        super().transform(pos, element, image, todo)
+    def direct(self, pos: int, element: int, record: Record) -> bool:
+        """An ordinary JPEG decoded as far as its crop needs it; False where the file is for the usual way."""
+        if record.codec != "jpeg":
+            return False
+        item, start = self.batch.refs[pos][element].index, time.perf_counter_ns()
+        with self.reading(pos):
+            size = self._size(pos, element)
+        part = self.plan.elements[element]
+        found = _early.decode(record, part.mode, size, self.order(self.todo(pos, element, size), size))
+        if found is None:
+            return False
+        start = self.stages.note("decode", item, start)
+        self.transform(pos, element, *found)
+        self.stages.note("transform", item, start)
+        return True
 
 
 class Threads:
@@ -257,10 +262,10 @@ class _Run:
         return sum(self._bytes(job) for job in self.window) < self.options.ram_bytes
 
     def _bytes(self, job: Tidy) -> int:
-        """What a job holds or, before it has read anything, what the largest one so far came to."""
+        """What a job has read so far, or what the largest one so far came to, whichever is more; and its output."""
         size = self.plan.size or (0, 0)
         output = sum(slots.nbytes(len(job.batch.refs), e.shape(size)) for e in self.plan.elements)
-        return output + max(job.held_bytes(), self.typical_bytes)
+        return output + max(job.used_bytes, self.typical_bytes)
 
     def _open(self, batch: Batch) -> None:
         job = self.owner.job(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
@@ -320,7 +325,9 @@ class _Run:
         job.probe(pos)
         with self.lock:
             job.probed[pos] = True
-            self._draw_ready()
+            mine = self._draw_ready((job, pos))
+        if mine:
+            self._render(job, pos)
 
     def _render(self, job: Tidy, pos: int) -> None:
         job.render(pos)
@@ -328,21 +335,29 @@ class _Run:
             job.left -= 1
             self._finished(job)
 
-    def _draw_ready(self) -> None:
+    def _draw_ready(self, probed: tuple[Tidy, int] | None = None) -> bool:
         """Draw the samples whose turn it is, oldest job first, and queue their images; holds the lock.
 
-        An image is rendered as soon as those before it are drawn, so reading the batch's other headers costs no wait.
+        An image is rendered as soon as those before it are drawn, so reading the batch's other headers costs no wait. The one
+        that was `probed` just now is not queued: True where it is to be rendered by the caller, without the lock.
         """
+        mine = False
         while self.undrawn:
             job = self.undrawn[0]
             new = job.draw_on(self.drawer)
             if new and job.fatal() is None:
-                self._queue(job, new)
+                if probed is not None and job is probed[0] and probed[1] in new:
+                    mine = True
+                    new.remove(probed[1])
+                    job.left += 1
+                if new:
+                    self._queue(job, new)
             if not job.all_drawn:
-                return
+                break
             self.undrawn.popleft()
             job.drawn_once.set()
             self._finished(job)
+        return mine
 
     def _finished(self, job: Tidy) -> None:
         if job.all_drawn and not job.left:
