@@ -79,6 +79,7 @@ PILLOWS = {
     "profile_that_pillow_fails_on": among(segment(0xE2, b"ICC_PROFILE\0\x01")),
     "scan_of_one_component": ORDINARY["420"].replace(b"\xff\xda\x00\x0c\x03", b"\xff\xda\x00\x0c\x01", 1),
     "taller_than_libjpeg_takes": ORDINARY["420"].replace(b"\x00\x3d\x00\x53\x03", b"\xff\xdd\x00\x01\x03", 1),
+    "end_marker_in_the_scan_header_alone": ORDINARY["420"][:-300].replace(b"\x11\x00\x3f\x00", b"\x11\xff\xd9\x00"),
     "not_a_jpeg": b"\xff\xd8\xff nothing",
 }
 

@@ -103,8 +103,8 @@ def _frame_of(data: bytes, passes: Callable[[bytes, int, int, int], bool]) -> _F
     while at <= end:
         marker, length = _SEGMENT(data, at)
         if marker == 0xFFDA:
-            whole = frame is not None and data[at + 4 : at + 5] == bytes((frame.components,)) and data.rfind(_END, at) > 0
-            return frame if whole else None
+            one = frame is not None and data[at + 4 : at + 5] == bytes((frame.components,))
+            return frame if one and data.rfind(_END, at + 2 + length) > 0 else None
         if marker == 0xFFC0 and frame is None:
             frame = _ordinary(data[at + 4 : at + 2 + length], at + 4)
             if frame is None:
