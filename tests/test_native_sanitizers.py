@@ -24,7 +24,17 @@ ISA = {
     "augment_avx2": ["-mavx2", "-mfma"],
     "augment_avx512": AVX512,
 }
-HOT_PATH = ["decode", "resize", "taps", "scan", "huffman", "jpeg_api", "kernels", *(n for n in ISA if n.startswith("kernels"))]
+HOT_PATH = [
+    "decode",
+    "nearest",
+    "resize",
+    "taps",
+    "scan",
+    "huffman",
+    "jpeg_api",
+    "kernels",
+    *(n for n in ISA if n.startswith("kernels")),
+]
 BATCH = ["augment", "augment_portable", "augment_avx2", "augment_avx512"]
 
 pytestmark = [

@@ -24,7 +24,7 @@ __all__ = ["NAME", "Native", "Pass", "measured_error", "one_pass", "open_executo
 
 NAME = "native"
 Box = tuple[int, int, int, int]
-BILINEAR = 2
+NEAREST, BILINEAR = 0, 2  # Pillow's codes
 
 
 def refuses(plan: Plan, options: Options) -> str | None:
@@ -44,14 +44,15 @@ class Pass:
     """What one native call does: turn the source, crop `box`, pad, mirror, resize to `size`, keep `window` of that.
 
     `turn`: bits 1 swap x and y, 2 flip the source's x, 4 flip its y. `box` is in the coordinates of the turned image.
+    `nearest`: the resize is a mask's, for decoded pixels of one channel alone.
     """
 
-    __slots__ = ("box", "frame", "mirrored", "mode", "pad", "size", "turn", "window")
+    __slots__ = ("box", "frame", "mirrored", "mode", "nearest", "pad", "size", "turn", "window")
 
     def __init__(self, size: Size) -> None:
         self.frame: Size = size  # of the image as the steps so far have left it
         self.box: Box = (0, 0, *size)
-        self.turn, self.mirrored, self.mode = 0, False, 0
+        self.turn, self.mirrored, self.mode, self.nearest = 0, False, 0, False
         self.pad: Box | None = None
         self.size: Size | None = None
         self.window: Box | None = None
@@ -128,9 +129,9 @@ def _window(one: Pass, step: pixels.Window) -> bool:
         return False
     if step.out is None:
         return True
-    if one.size is not None or step.resample != BILINEAR:
+    if one.size is not None or step.resample not in (NEAREST, BILINEAR):
         return False
-    one.size = step.out
+    one.size, one.nearest = step.out, step.resample == NEAREST
     return True
 
 
@@ -193,7 +194,7 @@ class _NativeJob(Tidy):
         if record.data is None or (record.image is not None and not _ordinary(record)):
             return False
         one = one_pass(self.todo(pos, element, size), size)
-        if one is None:
+        if one is None or one.nearest:
             return False
         row, last = _target(slot, pos)
         scale = one.scale(self.options.slack) if self.options.slack else 1
@@ -213,7 +214,7 @@ class _NativeJob(Tidy):
             super().transform(pos, element, image, todo)
             return
         one = None if part.mask or image.mode != part.mode else one_pass(todo, (image.width, image.height))
-        if one is None or one.size is None or not isinstance(slot, Slot) or not _by_array(one, image, slot, pos):
+        if one is None or one.size is None or one.nearest or not isinstance(slot, Slot) or not _by_array(one, image, slot, pos):
             super().transform(pos, element, image, todo)
 
 

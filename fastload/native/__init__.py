@@ -89,8 +89,12 @@ def _resizes_like_pillow(data: bytes) -> bool:
     shapes = (((0, 0, w, h), (24, 40), False), ((5, 3, w - 2, h), (31, 17), True), ((1, 0, 20, h), (64, 9), True))
     for box, size, mirrored in shapes:
         crop = image.crop(box)
-        truth = (crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else crop).resize(size, 2)
-        if not _same(data, box, size, np.asarray(truth), mirrored):
+        crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else crop
+        if not _same(data, box, size, np.asarray(crop.resize(size, 2)), mirrored):
+            return False
+        mask, out = np.asarray(image.convert("L"))[..., None], np.empty((1, size[1], size[0]), np.uint8)
+        extension().resize(mask, box, size, (0, 0, *size), mirrored, pillow13(), out, nearest=True)
+        if not np.array_equal(out[0], np.asarray(crop.convert("L").resize(size, 0))):
             return False
     return True
 

@@ -139,10 +139,10 @@ class TurnedRows final : public Rows {
     }
 
     const uint8_t* next(uint8_t* buffer) override {
-        const int y = source(y_++ - layout_.top, height_);
+        const int y = padded_from(y_++ - layout_.top, height_, layout_.mode);
         uint8_t* q = buffer;
         for (int x = -layout_.left; x < width_ + layout_.right; x++, q += 4) {
-            const int u = source(x, width_);
+            const int u = padded_from(x, width_, layout_.mode);
             if (u < 0 || y < 0)
                 std::memset(q, 0, 4);
             else
@@ -152,17 +152,6 @@ class TurnedRows final : public Rows {
     }
 
   private:
-    // Where position `i` of the padded side comes from, or -1 for zero. Reflection repeats for pads larger than the image.
-    int source(int i, int n) const {
-        if (i >= 0 && i < n) return i;
-        if (layout_.mode == 0) return -1;
-        if (layout_.mode == 1 || n == 1) return i < 0 ? 0 : n - 1;
-        const int period = 2 * (n - 1);
-        int m = i % period;
-        if (m < 0) m += period;
-        return m < n ? m : period - m;
-    }
-
     Layout layout_;
     int width_, height_, y_ = 0;
     ptrdiff_t step_x_, step_y_;

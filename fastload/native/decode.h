@@ -3,23 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "layout.h"
 #include "resize.h"
 #include "scan.h"
 
 namespace fastload {
-
-struct Crop {
-    int left, top, width, height;
-};
-
-// How the crop lies in the source, and what surrounds it. With neither a turn nor padding, rows stream from the decoder.
-struct Layout {
-    bool swap = false, flip_x = false, flip_y = false;  // source x = flip_x ? W-1-u : u, with u = swap ? y : x; y likewise
-    int left = 0, top = 0, right = 0, bottom = 0;       // padding around the crop, pixels
-    int mode = 0;                                       // 0 zeros, 1 border, 2 reflection (as numpy's reflect)
-
-    bool plain() const { return !swap && !flip_x && !flip_y && left + top + right + bottom == 0; }
-};
 
 // A crop that has to be decoded whole before it can be turned or padded may have this many pixels.
 constexpr size_t kMostPixels = size_t{32} << 20;

@@ -13,6 +13,7 @@
 #include "augment.h"
 #include "decode.h"
 #include "jpeg_api.h"
+#include "nearest.h"
 
 namespace nb = nanobind;
 using namespace fastload;
@@ -95,7 +96,7 @@ nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window
 }
 
 nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
-                  int turn, Box pad, int pad_mode, bool channels_last) {
+                  int turn, Box pad, int pad_mode, bool channels_last, bool nearest) {
     const size_t channels = pixels.shape(2);
     if ((channels != 1 && channels != 3) || (channels == 3 && pixels.stride(2) != 1) ||
         pixels.stride(1) != static_cast<int64_t>(channels) || pixels.stride(0) < 0)
@@ -103,11 +104,15 @@ nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window,
     const int width = static_cast<int>(pixels.shape(1)), height = static_cast<int>(pixels.shape(0));
     const Work w = checked(box, width, height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     if (static_cast<size_t>(w.target.channels) > channels) wrong("a gray image can't fill three channels");
+    if (nearest && channels != 1) wrong("the nearest pixel is taken of images with one channel alone");
     const char* refused = nullptr;
     const Kernels& k = *chosen;
     {
         nb::gil_scoped_release release;
-        refused = render_pixels(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height,
+        if (nearest)
+            gather({pixels.data(), static_cast<size_t>(pixels.stride(0)), width, height}, w.crop, w.layout, w.shape, w.target.data);
+        else
+            refused = render_pixels(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height,
                                 w.crop, w.layout, w.shape, w.target, k);
     }
     return reason(refused);
@@ -219,7 +224,7 @@ NB_MODULE(_native, m) {
           nb::arg("channels_last") = false, nb::arg("scale") = 1);
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
-          nb::arg("channels_last") = false);
+          nb::arg("channels_last") = false, nb::arg("nearest") = false);
     m.def("augment", &augment_batch, nb::arg("images"), nb::arg("out"), nb::arg("stages"), nb::arg("light").none(),
           nb::arg("mean").none(), nb::arg("deviation").none(), nb::arg("divisor"), nb::arg("threads"));
     m.def("use_kernels", &use_kernels, nb::arg("name"));

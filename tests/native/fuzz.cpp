@@ -9,6 +9,7 @@
 
 #include "../../fastload/native/decode.h"
 #include "../../fastload/native/jpeg_api.h"
+#include "../../fastload/native/nearest.h"
 
 using namespace fastload;
 
@@ -56,6 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     shape.bottom = shape.top + 1 + within(o[13], shape.out_height - shape.top);
     const int channels = o[14] & 1 ? 3 : 1;
     std::vector<uint8_t> out(static_cast<size_t>(channels) * static_cast<size_t>(shape.right - shape.left) * static_cast<size_t>(shape.bottom - shape.top));
+    const std::vector<uint8_t> labels(static_cast<size_t>(h.width) * static_cast<size_t>(h.height), 1);
+    gather({labels.data(), static_cast<size_t>(h.width), h.width, h.height}, crop, layout, shape, out.data());
     for (const char* const* name = kernel_names(); *name != nullptr; name++)
         if (const Kernels* k = kernels(*name))
             for (const int scale : {1, 1 << (o[15] & 3)}) {
