@@ -157,7 +157,7 @@ from pathlib import Path
 from fastai.vision.all import *
 from pictures import Pictures
 from sidebyside import SERIAL, assert_as_stock
-from test_drop_in import ITEM_TFMS, folder
+from pipelines import ITEM_TFMS, folder
 from PIL import Image
 {extension}
 make = folder(Pictures(Path({path!r})), ITEM_TFMS["flip_half"])
