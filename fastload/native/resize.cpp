@@ -39,7 +39,7 @@ void Resizer::run(Rows& rows, const Shape& s, const Target& t, const Kernels& k)
     x_.fill(s.width, from, wide, s.out_width, s.left, s.right - s.left, s.mirrored);
     x_.widen();
     y_.fill(s.height, s.down.from, high, s.out_height, s.top, s.bottom - s.top, false);
-    grow(row_, pitch_of(s.width));
+    grow(row_, pitch_of(s.width > s.right - s.left ? s.width : s.right - s.left));  // a row as read, or as resized last
     const int fewer_rows = s.height - s.out_height, fewer_columns = s.width - s.out_width;
     if (s.pillow13 && fewer_rows > 0 && fewer_rows > 2 * fewer_columns)
         vertical_first(rows, s, t, k);
