@@ -4,6 +4,8 @@
     +-- SettingsError             a keyword, environment variable or file asks for something impossible (ValueError)
     +-- MissingPackage            an optional package is needed; the message carries its pip line (ImportError)
     +-- DataError                 a folder, file or target function is not what was asked for (ValueError)
+    +-- CacheError                a cache is damaged, unfinished or not what was asked for (ValueError)
+    |   +-- StaleCache            a cache does not hold what the data are now
     +-- EmptyBatch                every image of one batch was skipped as unreadable (RuntimeError)
     +-- LoaderTimeout             a batch was not ready within `timeout` seconds (RuntimeError)
     +-- ForkedIterator            an iterator was carried into a forked process, where its threads are gone (RuntimeError)
@@ -17,6 +19,7 @@ the file's path to the message.
 from __future__ import annotations
 
 __all__ = [
+    "CacheError",
     "DataError",
     "EmptyBatch",
     "FastloadError",
@@ -25,6 +28,7 @@ __all__ = [
     "MismatchError",
     "MissingPackage",
     "SettingsError",
+    "StaleCache",
     "StateError",
     "with_path",
 ]
@@ -44,6 +48,14 @@ class MissingPackage(FastloadError, ImportError):
 
 class DataError(FastloadError, ValueError):
     """A folder, file or target function is not what was asked for."""
+
+
+class CacheError(FastloadError, ValueError):
+    """A cache is damaged, unfinished, or not what was asked for."""
+
+
+class StaleCache(CacheError):
+    """A cache does not hold what the data are now."""
 
 
 class EmptyBatch(FastloadError, RuntimeError):
