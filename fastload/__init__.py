@@ -10,12 +10,17 @@ from fastload.errors import FastloadError
 if TYPE_CHECKING:
     from fastload.front import accelerate, counters, enable, explain
     from fastload.malloc import keep_memory
+    from fastload.precomputing import precompute
 
-__all__ = ["FastloadError", "__version__", "accelerate", "counters", "enable", "explain", "keep_memory"]
+__all__ = ["FastloadError", "__version__", "accelerate", "counters", "enable", "explain", "keep_memory", "precompute"]
 
 __version__ = "0.1.0"
 
-_HOME = dict.fromkeys(("accelerate", "counters", "enable", "explain"), "fastload.front") | {"keep_memory": "fastload.malloc"}
+_HOME = {
+    **dict.fromkeys(("accelerate", "counters", "enable", "explain"), "fastload.front"),
+    "keep_memory": "fastload.malloc",
+    "precompute": "fastload.precomputing",
+}
 
 
 def __getattr__(name: str) -> Any:

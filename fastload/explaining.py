@@ -135,7 +135,8 @@ def _lines(settings: Settings, inner: Any) -> tuple[str, ...]:
     threads = f"threads={settings.threads} as asked" if settings.threads else f"threads={cpus.count}: {cpus.reason}"
     workers = inner.fake_l.num_workers
     streams = f"num_workers={workers}: {'the global random stream' if not workers else f'{workers} virtual random streams'}"
-    return (f"{threads}", f"{streams}, as stock; no process is started", pillow())
+    kept = () if settings.cache is None else (f"cache={str(settings.cache)!r}: images come from there, and stay exact",)
+    return (f"{threads}", f"{streams}, as stock; no process is started", *kept, pillow())
 
 
 def pillow() -> str:

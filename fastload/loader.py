@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from fastload import machine
 from fastload.attached import Attached, Progress
 from fastload.batch import fused
 from fastload.bridge import Compiled, Refused, compile_loader
+from fastload.cache.read import CacheSource, open_cache
 from fastload.collate import assemble
 from fastload.draws import Drawer
 from fastload.errors import EmptyBatch, StateError, with_path
@@ -104,6 +107,8 @@ class _Epoch:
     def by_stock(self, skip: int) -> Iterator[Any]:
         """Stock's own batches; with `skip`, or after a resume, those from that batch on."""
         progress = self.progress
+        if self.settings.cache is not None:
+            self.attached.say(f"cache={os.fspath(self.settings.cache)!r} is left out: stock fastai opens the files themselves")
         if self.resume is not None:
             progress.seed_state, progress.samples, skip = self.resume.seed_state, self.resume.samples, self.resume.done
         if progress.seed_state is None:
@@ -210,8 +215,15 @@ class _Epoch:
         return found[name].open_executor(compiled.plan, self._sources(compiled), options)
 
     def _sources(self, compiled: Compiled) -> list[Source]:
-        """One source per image of an item; here a cache's `apply(plan, source)` will take its turn."""
-        return [Files() for _ in compiled.images]
+        """One source per image of an item: the files, or a cache of them that still holds what they are."""
+        if self.settings.cache is None:
+            return [Files() for _ in compiled.images]
+        kept = open_cache(self.settings.cache)
+        if self.inner.n == 0:
+            return [CacheSource(kept, Path()) for _ in compiled.images]
+        with preserved():
+            paths = [path_reader(self.inner.dataset.tls[e.position])(0) for e in compiled.plan.elements]
+        return [kept.source(path, element.mode) for path, element in zip(paths, compiled.plan.elements, strict=True)]
 
     def _options(self, compiled: Compiled, persistent: bool) -> Options:
         settings, fake_l = self.settings, self.fake_l

@@ -172,7 +172,12 @@ def _without_pad(step: Step) -> Step:
 
 
 def load(record: Record, mode: str) -> Any:
-    """Decode `record` to `mode`, as fastai's load_image does: Pillow's default decoder, no EXIF turn, then `convert`."""
+    """Decode `record` to `mode`, as fastai's load_image does: Pillow's default decoder, no EXIF turn, then `convert`.
+
+    Pixels that a cache holds are of that mode already: the loader has seen to that.
+    """
+    if record.codec == "raw":
+        return Image.fromarray(record.image if mode == "RGB" else record.image[..., 0])
     image = open_lazily(record)
     image.load()
     image = image._new(image.im)

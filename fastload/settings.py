@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +39,8 @@ class Settings:
     decode: 'exact', or 'scaled' to decode large JPEG photos at a half, quarter or eighth of their size, never below `slack`
     times what the crop is resized to: sooner, and not exact.
     channels_last: image batches lie in memory as [B, H, W, C]; equal values, but a convolution sums them in another order.
-    Reserved for later, only their default is accepted now: exact, cache, settings.
+    cache: folder of a cache that `fastload precompute` made of these images; batches stay equal.
+    Reserved for later, only their default is accepted now: exact, settings.
     """
 
     threads: int | None = None
@@ -72,6 +74,8 @@ class Settings:
         for name in ("rank_seeds", "channels_last"):
             if not isinstance(value := getattr(self, name), bool):
                 raise SettingsError(f"{name}={value!r} must be True or False")
+        if self.cache is not None and not isinstance(self.cache, str | os.PathLike):
+            raise SettingsError(f"cache={self.cache!r} is no path; give the folder that `fastload precompute --out` made")
         for name in RESERVED:
             default = getattr(type(self), name)
             if getattr(self, name) != default:
@@ -87,7 +91,7 @@ class Settings:
         return replace(self, **changes)
 
 
-RESERVED = ("exact", "cache", "settings")
+RESERVED = ("exact", "settings")
 NAMES = tuple(f.name for f in fields(Settings))
 ON_LOADERS = ("num_workers", "pin_memory", "timeout", "persistent_workers")  # fastai's own, which `accelerate` sets
 

@@ -38,7 +38,10 @@ class Ref:
 
 @dataclass
 class Record:
-    """One image as read: `codec`, encoded `data` (None where it has to be opened by path), and Pillow's lazily opened image."""
+    """One image as read: `codec`, encoded `data` (None where it has to be opened by path), and Pillow's lazily opened image.
+
+    Of codec "raw", `image` is an array of pixels, uint8 [H, W, channels], that lies in a cache.
+    """
 
     codec: str
     data: bytes | None
@@ -51,6 +54,8 @@ class Record:
         """Bytes held in memory for this record: encoded, or decoded (Pillow takes 4 for a pixel) if it was opened by path."""
         if self.data is not None:
             return len(self.data)
+        if self.codec == "raw":
+            return 0
         return 0 if self.image is None else 4 * self.image.width * self.image.height
 
 

@@ -187,7 +187,7 @@ def test_known_keywords_do_not_warn(pictures: Pictures) -> None:
         dls.train.new(shuffle=False)
 
 
-@pytest.mark.parametrize("kw", [{"cache": "x"}, {"exact": False}, {"settings": "f.toml"}])
+@pytest.mark.parametrize("kw", [{"exact": False}, {"settings": "f.toml"}])
 def test_a_reserved_keyword_is_refused_by_name(pictures: Pictures, kw: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(kw))}=.* is not available in this version"):
         loaders(pictures, **kw)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastload import pixels
 from fastload.draws import Drawer, Sample
-from fastload.errors import DataError, with_path
+from fastload.errors import CacheError, DataError, with_path
 from fastload.executors import Batch, Finished, Hook, Options
 from fastload.ops import Size
 from fastload.plan import Element, Plan
@@ -259,7 +259,7 @@ class Job:
 
 
 def _harmless(err: BaseException) -> bool:
-    """Whether a fault is the image's own, not the machine's: no memory, no free file, a lost disk or network are not."""
+    """Whether a fault is the image's own: no memory, no free file, a lost disk or network, a damaged cache are not."""
     if isinstance(err, OSError) and err.errno is not None:
         return err.errno in (
             errno.ENOENT,
@@ -270,11 +270,13 @@ def _harmless(err: BaseException) -> bool:
             errno.ELOOP,
             errno.ENAMETOOLONG,
         )
-    return isinstance(err, Exception) and not isinstance(err, MemoryError)
+    return isinstance(err, Exception) and not isinstance(err, MemoryError | CacheError)
 
 
 def _opened(record: Record, mode: str) -> Any:
     """The image as far as its size is certain: header only for formats that are read from memory, else fully loaded."""
+    if record.codec == "raw":
+        return pixels.load(record, mode)
     if record.codec in IN_MEMORY:
         try:
             return open_lazily(record)
@@ -285,6 +287,8 @@ def _opened(record: Record, mode: str) -> Any:
 
 
 def _loaded(record: Record, mode: str) -> Any:
+    if record.codec == "raw":
+        return pixels.load(record, mode)
     if record.codec not in IN_MEMORY:
         return _by_path(record, mode)
     try:

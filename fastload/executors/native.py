@@ -186,6 +186,8 @@ class _NativeJob(Tidy):
     def direct(self, pos: int, element: int, record: Record) -> bool:
         """Bytes to row by one native call; False where the file or the steps are Pillow's."""
         part, slot = self.plan.elements[element], self.slots[element]
+        if record.codec == "raw":
+            return self._from_pixels(pos, element, record)
         if part.mask or record.codec != "jpeg" or not isinstance(slot, Slot) or not native.status().resizes:
             return False
         start = time.perf_counter_ns()
@@ -200,6 +202,22 @@ class _NativeJob(Tidy):
         scale = one.scale(self.options.slack) if self.options.slack else 1
         arguments = (*one.arguments(), native.pillow13(), row, *one.rest())
         refused = native.extension().render(record.data, *arguments, channels_last=last, scale=scale)
+        if refused is None:
+            self.stages.note("native", self.batch.refs[pos][element].index, start)
+        return refused is None
+
+    def _from_pixels(self, pos: int, element: int, record: Record) -> bool:
+        """Pixels in a cache to row by one native call; False where the steps are Pillow's."""
+        part, slot, start = self.plan.elements[element], self.slots[element], time.perf_counter_ns()
+        if not isinstance(slot, Slot) or not native.status().resizes:
+            return False
+        size = self._size(pos, element)
+        one = one_pass(self.todo(pos, element, size), size)
+        if one is None or (one.size is not None and one.nearest != part.mask):
+            return False
+        row, last = (slot.rows[pos][None], False) if part.mask else _target(slot, pos)
+        arguments = (record.image, *one.arguments(), native.pillow13(), row, *one.rest())
+        refused = native.extension().resize(*arguments, channels_last=last, nearest=part.mask)
         if refused is None:
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
