@@ -22,7 +22,7 @@ from typing import Any
 
 from fastload import pixels, slots
 from fastload.draws import Drawer, draw_sample
-from fastload.errors import ForkedIterator, LoaderTimeout, SettingsError
+from fastload.errors import FastloadError, ForkedIterator, LoaderTimeout, SettingsError
 from fastload.executors import Batch, Finished, Options, _early, refuses_needing
 from fastload.executors._work import Job, Stages
 from fastload.ops import Size
@@ -131,6 +131,16 @@ class Tidy(Job):
     def all_drawn(self) -> bool:
         """Whether every sample has its draws, a fault, or waits for hand-over."""
         return self._next >= len(self.probed)
+
+    def take_known_sizes(self) -> None:
+        """Sizes that the source knows need no image to be read; what it objects to is found when the image is."""
+        for pos, refs in enumerate(self.batch.refs if self.plan.needs_size else ()):
+            try:
+                size = self.sources[0].size(refs[0])
+            except FastloadError:
+                continue
+            if size is not None:
+                self.sizes[pos][0], self.probed[pos] = size, True
 
     def draw_on(self, drawer: Drawer) -> list[int]:
         """Draw the samples whose sizes are known, in order up to the first that is not; returns their positions."""
@@ -269,12 +279,14 @@ class _Run:
 
     def _open(self, batch: Batch) -> None:
         job = self.owner.job(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
+        job.take_known_sizes()
         self.window.append(job)
+        unknown = [p for p, known in enumerate(job.probed) if not known]
         with self.lock:
             self.undrawn.append(job)
             self._draw_ready()
-        if self.plan.needs_size:
-            self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in range(len(batch.refs))])
+        if unknown:
+            self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in unknown])
 
     def hand_over(self, job: Tidy) -> Finished:
         """Wait for `job`, settle its draws, render anew what changed, and return the batch."""

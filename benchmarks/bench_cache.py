@@ -1,0 +1,132 @@
+"""How many images a second come from a cache of source files or decoded pixels, against the files themselves and stock fastai?
+
+    python benchmarks/bench_cache.py DATA [--rounds 5] [--work rrc|resize] [--json FILE]
+
+DATA is a folder of JPEG photos, each listed REPEATS times; batch 64, 224 pixels, path to uint8 batch, after_batch empty, two
+workers or threads. The caches are built first, in a temporary folder, which is timed too. Every way runs in fresh processes, in
+turn within each round, the order reversed every second round; medians are printed, and all batches are compared. Checksums are
+compared in the first epoch alone, which is the default. Files and caches lie in the page cache. Answers, with data, machine and
+versions: benchmarks/results/bench_cache_*.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from about import facts, photos
+
+from fastload import machine
+from fastload.bench import measure
+from fastload.report import table
+
+REPEATS = 12
+WAYS = ("stock fastai", "fastload, files", "fastload, source cache", "fastload, decoded cache")
+
+
+def get_dls() -> Any:
+    """The loaders of one way; called in each fresh process."""
+    from fastai.vision.all import ImageDataLoaders, RandomResizedCrop, Resize, get_image_files
+
+    from fastload import accelerate
+
+    folder, way = Path(os.environ["BENCH_DATA"]), os.environ["BENCH_WAY"]
+    files = sorted(get_image_files(folder)) * REPEATS
+    item = RandomResizedCrop(224) if os.environ["BENCH_WORK"] == "rrc" else Resize(224)
+    dls = ImageDataLoaders.from_lists(
+        folder, files, ["photo"] * len(files), valid_pct=0.1, seed=1, item_tfms=item, bs=64, num_workers=2
+    )
+    kept = {"fastload, source cache": "source", "fastload, decoded cache": "decoded"}.get(way)
+    if way != "stock fastai":
+        accelerate(dls, threads=2, cache=None if kept is None else Path(os.environ["BENCH_CACHES"]) / kept)
+    return dls
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="a folder of JPEG photos")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--work", choices=("rrc", "resize"), default="rrc")
+    parser.add_argument("--json", type=Path, help="write the figures, machine and versions to a file")
+    args = parser.parse_args()
+    files = photos(args.data)
+    os.environ.update(BENCH_DATA=str(args.data.resolve()), BENCH_WORK=args.work)
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BENCH_CACHES"] = folder
+        builds = {kind: built(kind, Path(folder)) for kind in ("source", "decoded")}
+        for k in range(args.rounds):
+            for way in WAYS if k % 2 == 0 else WAYS[::-1]:
+                print(f"round {k + 1} of {args.rounds}: {way}", file=sys.stderr, flush=True)
+                runs[way].append(one_run(way, args.seconds))
+    equal = len({run["digest"] for found in runs.values() for run in found}) == 1
+    report = {
+        "question": (__doc__ or "").splitlines()[0],
+        "work": args.work,
+        "data": {**facts(files), "listed": REPEATS},
+        "rounds": args.rounds,
+        "builds": builds,
+        "rows": {way: summary(found) for way, found in runs.items()},
+        "equal": equal,
+        "machine": machine.describe(),
+        "versions": {p: version(p) for p in ("fastai", "torch", "pillow", "numpy", "lmdb", "xxhash")},
+    }
+    print(rendered(report))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if equal else 3
+
+
+def built(kind: str, folder: Path) -> dict[str, float]:
+    """Build one cache; its bytes and seconds."""
+    from fastload import precompute
+
+    os.environ["BENCH_WAY"] = "stock fastai"
+    start = time.perf_counter()
+    outcome = precompute(get_dls(), folder / kind, keep=kind)
+    return {"bytes": outcome.shard_bytes, "records": outcome.records, "seconds": time.perf_counter() - start}
+
+
+def one_run(way: str, seconds: float) -> dict[str, Any]:
+    """One way in a fresh process; `engine` stock leaves the loaders as get_dls made them."""
+    os.environ["BENCH_WAY"] = way
+    target = {"where": f"{Path(__file__).resolve()}:get_dls"}
+    return measure({"target": target, "seconds": seconds, "threads": 2, "engine": "stock", "executor": "auto", "part": "uint8"})
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds; the largest peak."""
+    rates = [r["images_per_s"] for r in runs]
+    middle = {key: statistics.median(r[key] for r in runs) for key in ("images_per_s", "cpu_ms_per_image", "first_batch_s")}
+    return {**middle, "spread": [min(rates), max(rates)], "peak_mib": max(r["peak_mib"] or 0 for r in runs)}
+
+
+def rendered(report: dict[str, Any]) -> str:
+    stock = report["rows"]["stock fastai"]["images_per_s"]
+    cells = [("", "images/s", "(spread)", "times stock", "CPU ms/image", "first batch s", "peak MiB")]
+    for way, r in report["rows"].items():
+        spread = f"({r['spread'][0]:.0f}-{r['spread'][1]:.0f})"
+        rate, times = f"{r['images_per_s']:.0f}", f"{r['images_per_s'] / stock:.2f}"
+        cells.append(
+            (way, rate, spread, times, f"{r['cpu_ms_per_image']:.3f}", f"{r['first_batch_s']:.3f}", f"{r['peak_mib']:.0f}")
+        )
+    builds = [
+        f"built {k}: {b['records']} records, {b['bytes'] / 1e6:.0f} MB in {b['seconds']:.1f} s"
+        for k, b in report["builds"].items()
+    ]
+    same = "all batches are equal" if report["equal"] else "BATCHES DIFFER"
+    cpu = report["machine"].get("cpu", "an unknown CPU")
+    return "\n".join([*table(cells), *builds, same, f"on {cpu}, {report['rounds']} interleaved rounds"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
