@@ -24,6 +24,8 @@ from fastload.cache import _items as what
 from fastload.cache._format import read_json
 from fastload.cache.build import build
 from fastload.cache.read import Cache, CacheSource, open_cache
+from fastload.cache.repair import repair
+from fastload.cache.verify import verify
 from fastload.errors import CacheError, StaleCache
 from fastload.source import Files, Ref
 
@@ -172,6 +174,41 @@ def test_any_damage_is_noticed(made: Pictures, tmp_path: Path, kind: str) -> Non
             path.write_bytes(data)
     assert noticed > 3 * harmless
     assert everything(out, made) == wanted
+
+
+@pytest.mark.parametrize("kind", what.KINDS)
+def test_repair_gives_back_the_same_bytes(made: Pictures, tmp_path: Path, kind: str) -> None:
+    rng, out = random.Random(5), tmp_path / "cache"
+    built(made, out, kind)
+    wanted = content(out)
+    for name in wanted:
+        if name in ("plan.json", "items.jsonl"):
+            continue
+        for how in ("flip", "cut", "gone"):
+            damaged = bytearray(wanted[name])
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            (out / name).write_bytes(damaged if how == "flip" else wanted[name][:7])
+            if how == "gone":
+                (out / name).unlink()
+            heard: list[str] = []
+            rebuilt = repair(out, made.images, said=heard.append)
+            assert len(rebuilt) == len(heard) == (0 if name == "manifest.json" else 1)
+            assert content(out) == wanted
+    assert verify(out) == []
+
+
+def test_repair_refuses_what_it_can_not_make_equal(made: Pictures, tmp_path: Path) -> None:
+    out = tmp_path / "cache"
+    built(made, out, "decoded")
+    for commit in (out / "commits").iterdir():
+        commit.unlink()
+    kept = made.files[0].read_bytes()
+    made.files[0].write_bytes(kept + b"more")
+    with pytest.raises(CacheError, match="changed"):
+        repair(out, made.images)
+    (out / "plan.json").write_text("{}")
+    with pytest.raises(CacheError, match="build the cache anew"):
+        repair(out, made.images)
 
 
 def everything(out: Path, made: Pictures) -> list[bytes]:

@@ -155,6 +155,13 @@ def test_the_commands(made: Pictures, tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["records"] == len(made.files)
     assert main(["cache", "verify", str(out)]) == 0
     assert "every byte is as it was built" in capsys.readouterr().out
+    next((out / "shards").glob("*.idx")).write_bytes(b"")
+    assert main(["cache", "verify", str(out), "--json"]) == 3
+    assert "0 bytes instead of" in json.loads(capsys.readouterr().out)["damaged"][0]
+    assert main(["cache", "repair", str(out)]) == 1
+    assert main(["cache", "repair", str(out), "--root", str(made.images)]) == 0
+    assert "1 shard built anew" in capsys.readouterr().out
+    assert main(["cache", "verify", str(out)]) == 0
     assert main(["cache", "info", str(tmp_path)]) == 1
     assert main([*common, "--shard", "2/2"]) == 1
     assert main([*common, "--threads", "0"]) == 1

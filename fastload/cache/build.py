@@ -304,7 +304,7 @@ def _commit(blueprint: Blueprint, out: Path, number: int, names: dict[str, Path]
     digest = on_disk.file_digest(names["sealed"])
     final = out / "shards" / f"{number:05d}-{digest}.lmdb"
     first, end = blueprint.shards[number]
-    record = {
+    record: dict[str, Any] = {
         "shard": number,
         "plan": blueprint.digest(),
         "first": first,
@@ -318,6 +318,7 @@ def _commit(blueprint: Blueprint, out: Path, number: int, names: dict[str, Path]
         "payload_bytes": under.payload_bytes,
         "bad": under.bad,
     }
+    record["record_digest"] = on_disk.digest_of(on_disk.canonical(record))
     on_disk.write_bytes(names["json"], on_disk.canonical(record))
     os.replace(names["idx"], final.with_suffix(".idx"))
     os.replace(names["sealed"], final)
