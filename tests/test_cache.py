@@ -138,6 +138,26 @@ def test_a_build_that_is_killed_goes_on_and_ends_the_same(made: Pictures, tmp_pa
     pytest.fail(f"only {died} attempts were killed")
 
 
+@pytest.mark.parametrize("host", ["here", "node-1.cluster.example"])
+def test_files_of_dead_builders_of_this_host_are_removed(
+    made: Pictures, tmp_path: Path, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "cache" / "tmp").mkdir(parents=True)
+    names = [
+        f"00001-{host}-{dead.pid}.lmdb",
+        f"00001-{host}-{dead.pid}.lmdb-lock",
+        "00001-elsewhere-1.lmdb",
+        f"00002-{host}-1.idx",
+    ]
+    for name in names:
+        (tmp_path / "cache" / "tmp" / name).write_bytes(b"half")
+    built(made, tmp_path / "cache", "source")
+    assert sorted(p.name for p in (tmp_path / "cache" / "tmp").iterdir()) == sorted(names[2:])  # process 1 is alive
+
+
 def test_two_builders_at_once_make_one_cache(made: Pictures, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-W", "ignore", "-c", KILLED, str(made.path), str(tmp_path / "both"), "0", "decoded", "0"]

@@ -127,7 +127,7 @@ def _attempt(number: int) -> str:
 
 def _abandoned(name: str) -> bool:
     """Whether the process that made a temporary file was on this host and is gone."""
-    parts = name.partition(".")[0].rsplit("-", 1)
+    parts = name.rpartition(".")[0].rsplit("-", 1)  # a host's name may have dots
     if len(parts) != 2 or not parts[1].isdigit() or parts[0][6:] != socket.gethostname():
         return False
     if int(parts[1]) == os.getpid():
