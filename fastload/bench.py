@@ -8,6 +8,7 @@ them, because these numbers are only worth as much as the machine is quiet.
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -126,7 +127,7 @@ def bench(
 
     Raises FastloadError with the process's own words where a measurement fails.
     """
-    if rounds < 1 or seconds <= 0:
+    if rounds < 1 or not 0 < seconds < math.inf:
         raise DataError(f"rounds must be at least 1 and seconds above 0, found rounds={rounds} seconds={seconds}")
     require(target)
     Settings(

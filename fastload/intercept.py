@@ -60,9 +60,15 @@ class _Table:
 
 def _iterator(fake_l: Any, chosen: Any, stock: Any) -> Any:
     attached = attached_to(inner_loader(fake_l.d))
-    if attached is None or machine.switched_off():
+    if attached is None or machine.switched_off() or not _usual(fake_l):
         return chosen(fake_l)
     return iterate(fake_l, attached, lambda loader: stock[loader.num_workers == 0](loader))
+
+
+def _usual(fake_l: Any) -> bool:
+    """Whether workers and timeout are numbers that make sense; stock says what is wrong with others, where it minds."""
+    workers, timeout = fake_l.num_workers, fake_l.timeout
+    return isinstance(workers, int) and workers >= 0 and isinstance(timeout, int | float) and timeout >= 0
 
 
 def attached_to(dl: Any) -> Attached | None:

@@ -1,4 +1,4 @@
-"""Whether fastai is the version that was tested, and still as shipped.
+"""Whether fastai is the version that was tested, and fastai and Pillow still as shipped.
 
 Users extend fastai at run time: `@ToTensor def encodes(...)` adds to a class everywhere, and `load_image` is a favourite to
 replace. Each function that fastload stands in for is checked by the file its code came from, so the order of imports does not
@@ -27,8 +27,8 @@ def untested() -> str | None:
 
 
 def altered() -> str | None:
-    """One sentence naming the first function of fastai that is not as shipped, else None. Takes about 0.2 ms."""
-    return _first_altered(_functions()) or _altered_attribute()
+    """One sentence naming the first function of fastai or Pillow that is not as shipped, else None. Takes about 0.2 ms."""
+    return _first_altered(_functions()) or _altered_attribute() or _altered_pillow()
 
 
 def altered_class(cls: type) -> str | None:
@@ -71,6 +71,21 @@ def _altered_attribute() -> str | None:
         if cls._tensor_cls.__name__ != name:
             return f"{cls.__name__}._tensor_cls is {cls._tensor_cls.__name__}, not fastai's own {name}"
     return None
+
+
+def _altered_pillow() -> str | None:
+    """The same for what Pillow does to an image between its file and its pixels, and for who opens JPEG files."""
+    from PIL import Image, ImageFile, JpegImagePlugin
+
+    named = [(f"PIL.Image.{n}", getattr(Image, n)) for n in ("open", "new", "frombytes")]
+    whole = ("convert", "resize", "crop", "transpose", "tobytes", "frombytes", "load")
+    named += [(f"PIL.Image.Image.{n}", _raw(Image.Image, n)) for n in whole]
+    named += [(f"ImageFile.{n}", _raw(ImageFile.ImageFile, n)) for n in ("load", "load_prepare", "load_end")]
+    named += [(f"JpegImageFile.{n}", _raw(JpegImagePlugin.JpegImageFile, n)) for n in ("load", "_open", "draft", "load_read")]
+    if "JPEG" in Image.OPEN:
+        named.append(("what Pillow opens JPEG with", Image.OPEN["JPEG"][0]))
+    home = os.path.join(os.path.dirname(os.path.abspath(Image.__file__)), "")
+    return next((f"{name} is not Pillow's own any more" for name, function in named if not _from(function, (home,))), None)
 
 
 def _functions() -> Iterator[tuple[str, Any]]:
@@ -120,8 +135,13 @@ def _raw(cls: type, name: str) -> Callable[..., Any] | None:
 
 
 def _shipped(function: Any) -> bool:
+    return _from(function, _homes())
+
+
+def _from(function: Any, homes: tuple[str, ...]) -> bool:
+    """Whether a function's code comes from one of these folders."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code is not None and code.co_filename.startswith(_homes())
+    return code is not None and os.path.abspath(code.co_filename).startswith(homes)
 
 
 @cache

@@ -107,6 +107,7 @@ class Pool:
             self._begun.release()
         while (task := self._next()) is not None:
             task()
+            del task  # it holds the job and its run: not while waiting for the next one
 
     def _next(self) -> Callable[[], None] | None:
         with self._ready:

@@ -79,6 +79,7 @@ nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window
                   int turn, Box pad, int pad_mode, bool channels_last, int scale) {
     const char* refused = nullptr;
     if (scale != 1 && scale != 2 && scale != 4 && scale != 8) wrong("the scale is none of 1, 2, 4 and 8");
+    if (jpeg_api().create == nullptr) return reason("Pillow's libjpeg is not connected");
     const Header h = scan_jpeg(bytes_of(data), data.size());
     if (h.refused != nullptr) return reason(h.refused);
     const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
