@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Any
 from fastload.errors import FastloadError
 
 if TYPE_CHECKING:
+    from fastload.cache.read import cached
     from fastload.front import accelerate, counters, enable, explain
     from fastload.malloc import keep_memory
     from fastload.precomputing import precompute
 
-__all__ = ["FastloadError", "__version__", "accelerate", "counters", "enable", "explain", "keep_memory", "precompute"]
+__all__ = [
+    "FastloadError",
+    "__version__",
+    "accelerate",
+    "cached",
+    "counters",
+    "enable",
+    "explain",
+    "keep_memory",
+    "precompute",
+]
 
 __version__ = "0.1.0"
 
@@ -20,6 +31,7 @@ _HOME = {
     **dict.fromkeys(("accelerate", "counters", "enable", "explain"), "fastload.front"),
     "keep_memory": "fastload.malloc",
     "precompute": "fastload.precomputing",
+    "cached": "fastload.cache.read",
 }
 
 

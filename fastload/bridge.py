@@ -41,6 +41,8 @@ class Compiled:
 
     `steps`: the item transforms in order, each with the index of its operation in the plan, or None for those that do nothing
     to an image. `images`: per element the TfmdLists and Pillow class; `targets`: places in the tuple that are not images.
+    `functions`: place and name, and digest, of each step that is not in the plan because the user vouches for it: only a cache
+    of what comes out of all steps can stand in for these.
     """
 
     plan: Plan
@@ -48,25 +50,32 @@ class Compiled:
     images: tuple[tuple[Any, type], ...]
     targets: tuple[int, ...]
     split_idx: int | None
+    functions: tuple[tuple[str, str], ...] = ()
 
 
-def compile_loader(dl: Any) -> Compiled | Refused:
-    """Compile the pipelines of a fastai TfmdDL as they are now. Never raises for something unknown: it says so."""
+Vouched = Callable[[Any], tuple[str, str] | None]
+
+
+def compile_loader(dl: Any, vouched: Vouched = lambda tfm: None) -> Compiled | Refused:
+    """Compile the pipelines of a fastai TfmdDL as they are now. Never raises for something unknown: it says so.
+
+    `vouched` gives name and digest of an unknown item transform that always makes the same of the same image.
+    """
     reason = stock.untested() or stock.altered()
     if reason is not None:
         return Refused((reason,))
     reasons = _loader_reasons(dl) + _dataset_reasons(dl)
     if reasons:
         return Refused(tuple(reasons))
-    return _compile(dl)
+    return _compile(dl, vouched)
 
 
-def compile_outside(dl: Any) -> Compiled | Refused:
+def compile_outside(dl: Any, vouched: Vouched = lambda tfm: None) -> Compiled | Refused:
     """Compile while no iterator runs: the pipelines know the data set's split meanwhile, as they do in an epoch."""
     if not hasattr(dl.after_item, "fs"):
         return Refused(("it is no TfmdDL with pipelines",))
     with _split_known(dl):
-        return compile_loader(dl)
+        return compile_loader(dl, vouched)
 
 
 @contextmanager
@@ -85,7 +94,7 @@ def _split_known(dl: Any) -> Iterator[None]:
             pipeline.split_idx = split
 
 
-def _compile(dl: Any) -> Compiled | Refused:
+def _compile(dl: Any, vouched: Vouched) -> Compiled | Refused:
     tls, split = list(dl.dataset.tls), dl.after_item.split_idx
     classes = [image_class(tl) for tl in tls]
     images = tuple((tl, cls) for tl, cls in zip(tls, classes, strict=True) if cls is not None)
@@ -93,9 +102,12 @@ def _compile(dl: Any) -> Compiled | Refused:
     reasons = _tuple_reasons(classes, tls)
     steps: list[tuple[Any, int | None]] = []
     ops: list[Op] = []
-    for tfm in dl.after_item.fs:
+    functions: list[tuple[str, str]] = []
+    for place, tfm in enumerate(dl.after_item.fs):
         op, reason = recognise(tfm, split, any(e.mask for e in elements))
-        if reason is not None:
+        if reason is not None and (own := vouched(tfm) if _by_part(tfm) else None) is not None:
+            functions.append((f"{place} {own[0]}", own[1]))
+        elif reason is not None:
             reasons.append(reason)
         elif op is not None and any(_is(before, "ToTensor") for before, _ in steps):
             reasons.append(f"{_name(tfm)} comes after ToTensor, where it meets tensors")
@@ -109,7 +121,15 @@ def _compile(dl: Any) -> Compiled | Refused:
     targets = tuple(k for k, cls in enumerate(classes) if cls is None)
     batch = tuple(_name(f) for f in dl.after_batch.fs)
     plan = Plan(elements, tuple(ops), spatial, batch, tuple(_chain(tls[k]) for k in targets))
-    return Compiled(plan, tuple(steps), images, targets, split)
+    return Compiled(plan, tuple(steps), images, targets, split, tuple(functions))
+
+
+def _by_part(tfm: Any) -> bool:
+    """Whether a transform acts on each part of an item by itself, and draws nothing."""
+    from fastai.vision.augment import RandTransform
+    from fasttransform import ItemTransform
+
+    return not isinstance(tfm, ItemTransform | RandTransform)
 
 
 def _element(position: int, cls: type) -> Element:

@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size
+from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size, Stored
 from fastload.plan import Plan
 
 __all__ = ["Drawer", "Sample", "draw_sample", "ratio_size", "rng_after_words", "turns", "words_from_state"]
@@ -51,6 +51,8 @@ def _draw(op: Op, rng: Any, size: Size | None, spatial: int) -> Any:
         return do, rng.randint(0, 7)
     if isinstance(op, RandomCrop):
         return _draw_crop(op, rng, size) if op.random else None
+    if isinstance(op, Stored):
+        return rng.randrange(op.variants) if op.variants > 1 else 0
     if isinstance(op, RatioResize):
         return tuple((rng.random(), rng.random()) for _ in range(spatial)) if op.applies else ()
     return None
@@ -95,7 +97,7 @@ def _grow(op: Op, drawn: Any, size: Size) -> Size:
         return (size[1], size[0]) if drawn[0] and turns(drawn[1]) else size
     if isinstance(op, RatioResize):
         return ratio_size(op, size)
-    if isinstance(op, CropPad | Resize | RandomCrop | RandomResizedCrop):
+    if isinstance(op, CropPad | Resize | RandomCrop | RandomResizedCrop | Stored):
         return op.size
     return size
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,15 +21,15 @@ import torch
 from fastload import machine
 from fastload.attached import Attached, Progress
 from fastload.batch import fused
-from fastload.bridge import Compiled, Refused, compile_loader
-from fastload.cache.read import CacheSource, open_cache
+from fastload.bridge import Compiled, Refused
 from fastload.collate import assemble
 from fastload.draws import Drawer
 from fastload.errors import EmptyBatch, StateError, with_path
 from fastload.executors import Batch, Finished, Options, automatic, exact_only, executors
+from fastload.feeding import compile_with, fed, stock_fed
 from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
 from fastload.order import Whole, virtual_batches
-from fastload.source import Files, Record, Ref, Source, open_lazily
+from fastload.source import Record, Ref, Source, open_lazily
 from fastload.targets import Unplanned, label_reader, path_reader, pure
 
 __all__ = ["inner_loader", "iterate"]
@@ -72,7 +70,7 @@ def _compiled(inner: Any, attached: Attached, fake_l: Any) -> Compiled | Refused
     indices = getattr(fake_l.d, "_DataLoader__idxs", None)
     if isinstance(indices, Iterator) and not isinstance(indices, _ENDLESS):
         return Refused(("get_idxs gives an iterator, which could not be read again where stock has to take over",))
-    return compile_loader(inner)
+    return compile_with(inner, attached.settings.cache)
 
 
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)  # fastai's own indices of a loader without a length
@@ -106,9 +104,11 @@ class _Epoch:
 
     def by_stock(self, skip: int) -> Iterator[Any]:
         """Stock's own batches; with `skip`, or after a resume, those from that batch on."""
+        with stock_fed(self.inner, self.settings.cache, self.attached.say):
+            yield from self._by_stock(skip)
+
+    def _by_stock(self, skip: int) -> Iterator[Any]:
         progress = self.progress
-        if self.settings.cache is not None:
-            self.attached.say(f"cache={os.fspath(self.settings.cache)!r} is left out: stock fastai opens the files themselves")
         if self.resume is not None:
             progress.seed_state, progress.samples, skip = self.resume.seed_state, self.resume.samples, self.resume.done
         if progress.seed_state is None:
@@ -165,10 +165,11 @@ class _Epoch:
         if resume is not None:
             resume.generators.restore()
             progress.done, progress.samples = resume.done, resume.samples
+        compiled, sources = fed(self.inner, compiled, self.settings.cache, self.attached.say)
         drawer = progress.drawer = self._drawer(compiled, seed)
         if resume is not None and resume.words:
             drawer.forward(resume.words)
-        self.executor = self._executor(compiled)
+        self.executor = self._executor(compiled, sources)
         progress.counts = self.executor.counts
         watch = _Unchanged(self.inner) if self.workers == 0 else None  # stock's worker processes have a copy of their own
         finished_ones = self.executor.run(self._items(compiled), drawer)
@@ -199,7 +200,7 @@ class _Epoch:
             carry = _Carry([item.targets for item in items], used + samples, dropped)
             yield Batch(number + (done if used else 0), tuple(item.refs for item in items), carry, worker)
 
-    def _executor(self, compiled: Compiled) -> Any:
+    def _executor(self, compiled: Compiled, sources: list[Source]) -> Any:
         found, name = executors(), self.settings.executor
         if name == "auto":
             name, why = automatic(compiled.plan, Options())
@@ -212,18 +213,7 @@ class _Epoch:
             raise Unplanned(f"executor {name} refuses: {reason}")
         if options.slack and (reason := exact_only(name)) is not None:
             self.attached.say(f"decode='scaled' is left out: {reason}")
-        return found[name].open_executor(compiled.plan, self._sources(compiled), options)
-
-    def _sources(self, compiled: Compiled) -> list[Source]:
-        """One source per image of an item: the files, or a cache of them that still holds what they are."""
-        if self.settings.cache is None:
-            return [Files() for _ in compiled.images]
-        kept = open_cache(self.settings.cache)
-        if self.inner.n == 0:
-            return [CacheSource(kept, Path()) for _ in compiled.images]
-        with preserved():
-            paths = [path_reader(self.inner.dataset.tls[e.position])(0) for e in compiled.plan.elements]
-        return [kept.source(path, element.mode) for path, element in zip(paths, compiled.plan.elements, strict=True)]
+        return found[name].open_executor(compiled.plan, sources, options)
 
     def _options(self, compiled: Compiled, persistent: bool) -> Options:
         settings, fake_l = self.settings, self.fake_l

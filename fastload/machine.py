@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fastload.errors import SettingsError
 
-__all__ = ["Cpus", "Memory", "describe", "switched_off", "usable_cpus", "usable_memory"]
+__all__ = ["Cpus", "Memory", "describe", "major_faults", "switched_off", "usable_cpus", "usable_memory"]
 
 Limit = tuple[str, float]
 
@@ -81,6 +81,15 @@ def usable_memory(*, root: Path = _ROOT, environ: Mapping[str, str] | None = Non
     unknown = ("free memory is unknown on this system, 1 GiB is assumed", float(_UNKNOWN_RAM_BYTES))
     reason, size = min(limits or [unknown], key=lambda limit: limit[1])
     return Memory(max(0, int(size)), reason)
+
+
+def major_faults() -> int:
+    """Times that this process had to wait for a page from the disk; 0 where the system doesn't count them."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def switched_off(environ: Mapping[str, str] | None = None) -> bool:

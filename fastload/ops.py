@@ -6,9 +6,25 @@ but does not carry it out (FlipItem on a validation set). Resample codes are Pil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
-__all__ = ["CropPad", "Dihedral", "Flip", "Op", "RandomCrop", "RandomResizedCrop", "RatioResize", "Resize", "Size"]
+from fastload.errors import SettingsError
+
+__all__ = [
+    "CropPad",
+    "Dihedral",
+    "Flip",
+    "Op",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "RatioResize",
+    "Resize",
+    "Size",
+    "Stored",
+    "from_json",
+    "to_json",
+]
 
 Size = tuple[int, int]
 
@@ -82,4 +98,44 @@ class RatioResize:
     applies: bool = True
 
 
-Op = CropPad | Flip | Dihedral | Resize | RandomCrop | RandomResizedCrop | RatioResize
+@dataclass(frozen=True)
+class Stored:
+    """What a cache has done already: images of `size`, one of `variants` drawn versions each: one `randrange` if several."""
+
+    size: Size
+    variants: int = 1
+    applies: bool = True
+
+
+Op = CropPad | Flip | Dihedral | Resize | RandomCrop | RandomResizedCrop | RatioResize | Stored
+_CLASSES: dict[str, Any] = {
+    cls.__name__: cls for cls in (CropPad, Flip, Dihedral, Resize, RandomCrop, RandomResizedCrop, RatioResize)
+}
+
+
+def to_json(op: Op) -> dict[str, Any]:
+    """An operation as JSON values.
+
+    >>> to_json(Flip(0.25))
+    {'op': 'Flip', 'p': 0.25, 'applies': True}
+    """
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(op).items()}
+    return {"op": type(op).__name__, **plain}
+
+
+def from_json(value: Any) -> Op:
+    """The operation that `to_json` described. Raises SettingsError for anything else: nothing is looked up by name.
+
+    >>> from_json(to_json(Resize((8, 9)))) == Resize((8, 9))
+    True
+    """
+    given = dict(value) if isinstance(value, dict) else {}
+    cls = _CLASSES.get(str(given.pop("op", None)))
+    names = {f.name for f in fields(cls)} if cls is not None else set()
+    if cls is None or set(given) != names:
+        raise SettingsError(f"{value!r} describes no operation of this version")
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    if not all(isinstance(n, bool | int | float | str) for v in given.values() for n in (v if isinstance(v, tuple) else (v,))):
+        raise SettingsError(f"{value!r} describes no operation of this version")
+    op: Op = cls(**given)
+    return op

@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fastload.draws import Sample, ratio_size, turns
-from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size
+from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size, Stored
 from fastload.plan import Element, Plan
-from fastload.source import Record, open_lazily
+from fastload.source import PIXELS, Record, open_lazily
 
 __all__ = ["Step", "Turn", "Window", "apply", "decode", "load", "sizes_along", "squish_size", "steps", "tidy"]
 
@@ -80,6 +80,8 @@ def _steps(op: Op, drawn: Any, element: Element, size: Size, first: Size, rank: 
     if isinstance(op, Dihedral):
         do, k = drawn
         return ([Turn(k - 1)] if do and k else []), ((size[1], size[0]) if do and turns(k) else size)
+    if isinstance(op, Stored):
+        return [], op.size
     if isinstance(op, CropPad):
         corner = ((size[0] - op.size[0]) // 2, (size[1] - op.size[1]) // 2)
         return [_crop_pad(op.size, corner, size, op.pad_mode)], op.size
@@ -176,8 +178,9 @@ def load(record: Record, mode: str) -> Any:
 
     Pixels that a cache holds are of that mode already: the loader has seen to that.
     """
-    if record.codec == "raw":
-        return Image.fromarray(record.image if mode == "RGB" else record.image[..., 0])
+    if record.codec in PIXELS:
+        array = record.image if record.codec == "raw" else np.ascontiguousarray(record.image.transpose(1, 2, 0))
+        return Image.fromarray(array if mode == "RGB" else array[..., 0])
     image = open_lazily(record)
     image.load()
     image = image._new(image.im)

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from fastload.errors import SettingsError
-from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size
+from fastload.ops import CropPad, Dihedral, Flip, Op, RandomCrop, RandomResizedCrop, RatioResize, Resize, Size, Stored
 
 __all__ = ["Element", "Plan", "draws"]
 
@@ -74,6 +74,11 @@ class Plan:
         return any(isinstance(op, RandomResizedCrop | RandomCrop) and op.random for op in self.ops)
 
     @property
+    def varied(self) -> bool:
+        """Whether a cache holds several drawn versions of each image: the first number drawn says which."""
+        return bool(self.ops) and isinstance(self.ops[0], Stored) and self.ops[0].variants > 1
+
+    @property
     def size(self) -> Size | None:
         """Size (width, height) of every finished image, or None where it depends on the file."""
         size: Size | None = None
@@ -83,10 +88,17 @@ class Plan:
                 size = None  # it pads by the first image's size, so a second one of another size may stay larger
         return size
 
-    @property
-    def cut(self) -> int:
-        """How many leading operations draw nothing: what a cache may compute once."""
-        return next((k for k, op in enumerate(self.ops) if draws(op)), len(self.ops))
+    def kept(self) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+        """The operations whose outcome a cache may keep, and those left to do: mirrors, and what is only drawn, not done.
+
+        A mirror before a crop is left to do after it: the crops are as likely, so nothing is lost.
+
+        >>> Plan((Element(0),), (Flip(), Resize((8, 8)))).kept()[1]
+        (Flip(p=0.5, applies=True),)
+        """
+        last = max((k for k, op in enumerate(self.ops) if op.applies and not isinstance(op, Flip | Dihedral)), default=-1)
+        left = tuple(k for k, op in enumerate(self.ops) if draws(op) and (not op.applies or _mirrors(op) or k > last))
+        return tuple(op for k, op in enumerate(self.ops) if k not in left), tuple(self.ops[k] for k in left)
 
     def fingerprint(self) -> str:
         """Hex SHA-256 of everything that decides pixels for given bytes and draws (not of targets, batch transforms)."""
@@ -97,6 +109,8 @@ def draws(op: Op) -> bool:
     """Whether an operation consumes random numbers."""
     if isinstance(op, CropPad):
         return False
+    if isinstance(op, Stored):
+        return op.variants > 1
     if isinstance(op, Flip):
         return op.p != 1.0
     if isinstance(op, Resize):
@@ -104,6 +118,10 @@ def draws(op: Op) -> bool:
     if isinstance(op, RandomCrop | RandomResizedCrop):
         return op.random
     return isinstance(op, Dihedral | RatioResize)
+
+
+def _mirrors(op: Op) -> bool:
+    return isinstance(op, Flip)
 
 
 def _size_after(op: Op, size: Size | None) -> Size | None:

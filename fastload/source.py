@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,28 +19,31 @@ from PIL import Image, UnidentifiedImageError
 
 from fastload.ops import Size
 
-__all__ = ["Files", "Record", "Ref", "Source", "sniff"]
+__all__ = ["IN_MEMORY", "PIXELS", "Files", "Record", "Ref", "Source", "sniff"]
 
 # Formats that Pillow decodes equally from memory and whose header gives the final size. All others are opened by path, as
 # stock does: raw ones (BMP, TIFF, PPM) may be memory-mapped there, and some change size while loading.
 IN_MEMORY = ("jpeg", "png", "webp", "gif")
+PIXELS = ("raw", "planes")  # decoded already
 _MAGIC = ((b"\xff\xd8\xff", "jpeg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF8", "gif"))
 HEAD = 16  # bytes needed to recognise a format
 
 
 @dataclass(frozen=True)
 class Ref:
-    """One image asked for: its item number, and the path where the loader has worked it out already."""
+    """One image asked for: its item number, the path where the loader has worked it out already, which drawn version of it."""
 
     index: int
     path: str | None = None
+    variant: int = 0
 
 
 @dataclass
 class Record:
     """One image as read: `codec`, encoded `data` (None where it has to be opened by path), and Pillow's lazily opened image.
 
-    Of codec "raw", `image` is an array of pixels, uint8 [H, W, channels], that lies in a cache.
+    Of codec "raw" and "planes", `image` is an array of pixels that lies in a cache: uint8 [H, W, channels], [channels, H, W].
+    `kept`: all of it comes from a cache, and the file itself is not to be opened.
     """
 
     codec: str
@@ -48,19 +51,25 @@ class Record:
     name: str
     image: Any = field(default=None, repr=False)
     plain: Any = field(default=None, repr=False)  # what executors._early found in the header of an ordinary file
+    kept: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes held in memory for this record: encoded, or decoded (Pillow takes 4 for a pixel) if it was opened by path."""
         if self.data is not None:
             return len(self.data)
-        if self.codec == "raw":
+        if self.codec in PIXELS:
             return 0
         return 0 if self.image is None else 4 * self.image.width * self.image.height
 
 
 class Source(Protocol):
-    """What executors need to know of a data set; `read` may be called from several threads."""
+    """What executors need to know of a data set; `read` may be called from several threads.
+
+    `windows`: whether reading only a part of an image costs less, and its size is known without reading it.
+    """
+
+    windows: bool
 
     def __len__(self) -> int: ...
 
@@ -72,6 +81,10 @@ class Source(Protocol):
         """(width, height) where the source knows it without reading the image, else None."""
         ...
 
+    def ahead(self, refs: Iterable[Ref]) -> None:
+        """Hear what will be read soon; called from the consumer's thread."""
+        ...
+
     def fingerprint(self) -> str:
         """Hex digest that changes when the items or their bytes may have changed."""
         ...
@@ -79,6 +92,8 @@ class Source(Protocol):
 
 class Files:
     """Images in files. `paths` gives the file of an item number; refs that carry a path need none."""
+
+    windows = False
 
     def __init__(self, paths: Sequence[Any] = ()) -> None:
         self.paths = paths
@@ -98,6 +113,9 @@ class Files:
     def size(self, ref: Ref) -> Size | None:
         """None: a file's size is in its header, which is read together with its bytes."""
         return None
+
+    def ahead(self, refs: Iterable[Ref]) -> None:
+        """Nothing: a file is found by its name, which takes as long as reading it."""
 
     def fingerprint(self) -> str:
         """SHA-256 over path, length and modification time of every file, in order."""

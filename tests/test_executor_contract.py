@@ -49,6 +49,8 @@ COUNT, BS = 22, 4
 class Memory:
     """A Source of noise images held as encoded bytes; `log` names every read; `faults` are raised for an item number."""
 
+    windows = False
+
     def __init__(self, mask: bool = False, faults: dict[int, Exception] | None = None, knows_sizes: bool = False) -> None:
         self.faults, self.knows_sizes, self.lock = faults or {}, knows_sizes, threading.Lock()
         self.log: list[int] = []
@@ -69,6 +71,9 @@ class Memory:
 
     def size(self, ref: Ref) -> Any:
         return self.sizes[ref.index] if self.knows_sizes else None
+
+    def ahead(self, refs: Any) -> None:
+        pass
 
     def fingerprint(self) -> str:
         return ""

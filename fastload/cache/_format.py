@@ -1,13 +1,16 @@
 """`fastload-cache/1` on disk: file names, the header before each record, the index beside each shard.
 
     cache/
-      plan.json                   what was asked for: kind, mode, fingerprint, which items go into which shard
-      items.jsonl                 one line per item: path below the data's root, size, times and inode as first seen
-      commits/00017.json          one per finished shard: its files, sizes, digests, and what could not be kept
-      shards/00017-<digest>.lmdb  records, sealed: never changed again; the digest is of the file's bytes
-      shards/00017-<digest>.idx   where each record lies in it, image sizes, source digests, checksums of 64 KiB blocks
-      manifest.json               a pure function of plan and commits, written last: without it there is no cache
-      tmp/                        what is under way
+      manifest.json               which parts hold the train and valid images, the newest last; written last of all
+      manifest.00003.json         a copy of the third generation's manifest; earlier ones stay until `gc`
+      parts/train-<digest>/       one build; the digest is of its plan
+        plan.json                 what was asked for: kind, mode, fingerprint, which items go into which shard
+        items.jsonl               one line per item: path below the data's root, size, times and inode as first seen
+        commits/00017.json        one per finished shard: its files, sizes, digests, and what could not be kept
+        shards/00017-<digest>.lmdb  records, sealed: never changed again; the digest is of the file's bytes
+        shards/00017-<digest>.idx   where each record lies in it, image sizes, source digests, checksums of 64 KiB blocks
+        manifest.json             a pure function of plan and commits, written last: without it the part is not finished
+        tmp/                      what is under way
 
 A record is a header and a payload. Everything is little-endian. No file holds code or pickles; numbers read from files are
 checked before they are used.
@@ -19,6 +22,8 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +38,10 @@ __all__ = [
     "GET_IT",
     "INDEX",
     "RECORD",
+    "alone",
     "block_sums",
     "canonical",
+    "checked_json",
     "digest_of",
     "file_digest",
     "header",
@@ -50,8 +57,8 @@ __all__ = [
 FORMAT = "fastload-cache/1"
 GET_IT = "pip install 'fastai-fastload[cache]'"
 BLOCK = 1 << 16  # bytes; a checksum each, so that a crop's rows can be verified alone
-CODECS = ("file", "raw")  # a file's own bytes; uint8 pixels [H, W, channels]
-RECORD = struct.Struct("<4sBBHQQ")  # magic, codec, channels, 0, item, payload bytes
+CODECS = ("file", "raw", "planes")  # a file's own bytes; uint8 pixels [H, W, channels]; the same as [channels, H, W]
+RECORD = struct.Struct("<4sBBHQQ")  # magic, codec, channels, variant, item, payload bytes
 _MAGIC, _INDEX_MAGIC = b"FLR1", b"FLI1"
 _HEAD = struct.Struct("<4sIQQ")  # magic, 1, records, blocks
 _DIGEST = 16
@@ -64,21 +71,21 @@ INDEX = np.dtype(
         ("height", "<u4"),
         ("codec", "u1"),
         ("channels", "u1"),
-        ("unused", "<u2"),
+        ("variant", "<u2"),
         ("block", "<u4"),  # number of the record's first checksum
         ("source", "u1", (_DIGEST,)),  # BLAKE2b of the file that it was made from
     ]
 )
 
 
-def key(item: int) -> bytes:
-    """LMDB key of an item: keys sort as items do."""
-    return b"d" + item.to_bytes(8, "big")
+def key(item: int, variant: int = 0) -> bytes:
+    """LMDB key of an item's record: keys sort as items do, then their variants."""
+    return b"d" + item.to_bytes(8, "big") + variant.to_bytes(4, "big")
 
 
-def header(codec: str, channels: int, item: int, length: int) -> bytes:
+def header(codec: str, channels: int, item: int, variant: int, length: int) -> bytes:
     """What stands before a record's payload."""
-    return RECORD.pack(_MAGIC, CODECS.index(codec), channels, 0, item, length)
+    return RECORD.pack(_MAGIC, CODECS.index(codec), channels, variant, item, length)
 
 
 def block_sums(payload: Any) -> Any:
@@ -129,7 +136,7 @@ def read_index(path: Path, shard_bytes: int) -> tuple[Any, Any]:
 def _plausible(rows: Any, blocks: int, shard_bytes: int) -> bool:
     ends = rows["offset"] + rows["length"]
     last = rows["block"].astype(np.uint64) + -(-rows["length"].astype(np.int64) // BLOCK).astype(np.uint64)
-    raw = rows["codec"] == CODECS.index("raw")
+    raw = np.isin(rows["codec"], (CODECS.index("raw"), CODECS.index("planes")))
     pixels = rows["width"].astype(np.uint64) * rows["height"] * rows["channels"]
     return bool(
         np.all(rows["offset"] <= shard_bytes)
@@ -177,3 +184,27 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
     except ValueError as err:
         raise CacheError(f"{path} is damaged: {err}; run `fastload cache repair`") from err
+
+
+def checked_json(path: Path) -> dict[str, Any]:
+    """A manifest of this format whose own digest is right. Raises CacheError."""
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise CacheError(f"{path} is no manifest of {FORMAT}")
+    body = {k: v for k, v in found.items() if k != "digest"}
+    if digest_of(canonical(body)) != found.get("digest"):
+        raise CacheError(f"{path} is damaged: its digest does not match; run `fastload cache repair`")
+    return found
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """One process at a time on this host, where it is POSIX; the others wait. The lock ends with its process."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield

@@ -1,24 +1,26 @@
-"""What goes into a cache: files below one root in a fixed order, what they looked like, and which shard takes which."""
+"""What goes into a part of a cache: files below one root in a fixed order, what they looked like, which shard takes which."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fastload.cache._format import FORMAT, canonical, digest_of
 from fastload.errors import CacheError
-from fastload.source import Files, Ref, open_lazily
+from fastload.ops import Op, to_json
 
-__all__ = ["KINDS", "Blueprint", "Item", "common_root", "listed", "seen", "sharded"]
+__all__ = ["KINDS", "Blueprint", "Item", "common_root", "expected_bytes", "fingerprint", "listed", "seen", "sharded"]
 
-KINDS = ("source", "decoded")
+KINDS = ("source", "decoded", "final")
 SHARD_BYTES = 1 << 30  # between the 0.5 and 2 GiB that copy and resume well
 _OVERHEAD = 64  # bytes a record, for empty files
+_ARITHMETIC = "1"  # raised whenever fastload/pixels.py or the draws would give other pixels for the same steps
+MOST_VARIANTS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,41 @@ class Item:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Everything that decides a cache's bytes. `shards`: item numbers [first, end) of each."""
+    """Everything that decides the bytes of a part. `shards`: item numbers [first, end) of each.
+
+    `splits`: whose images these are. `variants`: drawn versions of each image from `seed`; 0 where nothing is drawn.
+    """
 
     kind: str
     mode: str  # Pillow mode of decoded pixels
     fingerprint: dict[str, str]
     shards: tuple[tuple[int, int], ...]
-    items: tuple[Item, ...]
+    items: tuple[Item, ...] = field(repr=False)
+    splits: tuple[str, ...] = ("train", "valid")
+    variants: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise CacheError(f"there is no kind of cache {self.kind!r}; there are {', '.join(KINDS)}")
         if [a for a, _ in self.shards] != [0, *(b for _, b in self.shards[:-1])] or self.shards[-1][1] != len(self.items):
             raise CacheError(f"the shards {self.shards} do not take {len(self.items)} items one after the other")
+        if not 0 <= self.variants <= MOST_VARIANTS or (self.variants and self.kind != "final"):
+            raise CacheError(f"a {self.kind} cache can't have {self.variants} variants of an image")
+
+    @property
+    def name(self) -> str:
+        """Folder of the part."""
+        return f"{'all' if len(self.splits) > 1 else self.splits[0]}-{self.digest()[:16]}"
+
+    def meaning(self) -> dict[str, Any]:
+        """What two parts must have in common to hold images of one data set."""
+        own = {"kind": self.kind, "mode": self.mode, "fingerprint": self.fingerprint, "splits": list(self.splits)}
+        return {**own, "variants": self.variants, "seed": self.seed}
 
     def document(self) -> dict[str, Any]:
         """What plan.json holds."""
-        own = asdict(self) | {"format": FORMAT, "shards": [list(s) for s in self.shards], "count": len(self.items)}
+        own = self.meaning() | {"format": FORMAT, "shards": [list(s) for s in self.shards], "count": len(self.items)}
         return {**own, "items": digest_of(self.lines())}
 
     def lines(self) -> bytes:
@@ -79,7 +99,7 @@ def common_root(paths: Sequence[str]) -> Path:
     return Path(found)
 
 
-def listed(paths: Sequence[str], root: Path) -> tuple[Item, ...]:
+def listed(paths: Iterable[str], root: Path) -> tuple[Item, ...]:
     """The files, each once, sorted by their path below `root`, whatever order they come in."""
     full = {Path(os.path.relpath(os.path.abspath(p), root)).as_posix(): p for p in paths}
     outside = next((p for p in full if p.startswith("../")), None)
@@ -88,38 +108,50 @@ def listed(paths: Sequence[str], root: Path) -> tuple[Item, ...]:
     return tuple(seen(path, full[path]) for path in sorted(full))
 
 
-def sharded(items: Sequence[Item], kind: str, mode: str, root: Path, most: int = SHARD_BYTES) -> tuple[tuple[int, int], ...]:
-    """Item numbers [first, end) of each shard: as many as come to `most` bytes, at least one."""
+def sharded(sizes: Sequence[int], most: int = SHARD_BYTES) -> tuple[tuple[int, int], ...]:
+    """Item numbers [first, end) of each shard: as many as come to `most` bytes by the items' `sizes`, at least one.
+
+    >>> sharded([5, 5, 5, 20, 1], 10)
+    ((0, 2), (2, 3), (3, 4), (4, 5))
+    """
     shards, first, held = [], 0, 0
-    for number, item in enumerate(items):
-        size = expected_bytes(item, kind, mode, root)
+    for number, size in enumerate(sizes):
         if held + size > most and number > first:
             shards.append((first, number))
             first, held = number, 0
         held += size
-    return (*shards, (first, len(items)))
+    return (*shards, (first, len(sizes)))
 
 
-def expected_bytes(item: Item, kind: str, mode: str, root: Path) -> int:
-    """Payload bytes of an item: of pixels by the image's header, 0 where that can't be read."""
+def expected_bytes(item: Item, kind: str, mode: str, root: Path, final: int = 0) -> int:
+    """Payload bytes of an item: of pixels by the image's header, 0 where that can't be read; `final` where it is given."""
     if kind == "source":
         return item.size + _OVERHEAD
+    if final:
+        return final + _OVERHEAD
+    from PIL import Image
+
     try:
-        image = open_lazily(Files().read(Ref(0, str(root / item.path))))
+        with Image.open(root / item.path) as image:  # its header alone
+            return int(image.width * image.height * len(mode) + _OVERHEAD)
     except Exception:  # noqa: BLE001  Pillow raises anything; the build says what is wrong with it
         return _OVERHEAD
-    return int(image.width * image.height * len(mode) + _OVERHEAD)
 
 
-def fingerprint(kind: str) -> dict[str, str]:
-    """What besides the files decides the bytes of a kind: for pixels, whatever decodes them."""
+def fingerprint(kind: str, ops: Sequence[Op] = (), functions: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
+    """What besides the files decides the bytes of a kind: what decodes them, the steps in full, custom functions' digests."""
     if kind == "source":
         return {}
     import PIL
     from PIL import features
 
     codecs = {f"decoder {name}": str(features.version(name)) for name in ("jpg", "zlib", "webp", "libtiff", "avif", "jpg_2000")}
-    return {"pillow": PIL.__version__, **codecs}
+    found = {"pillow": PIL.__version__, **codecs}
+    if kind != "decoded":
+        found |= {"arithmetic": _ARITHMETIC}
+        found |= {f"step {k}": canonical(to_json(op)).decode() for k, op in enumerate(ops)}
+        found |= {f"function {name}": digest for name, digest in functions}
+    return found
 
 
 def load_items(data: bytes) -> tuple[Item, ...]:

@@ -1,4 +1,4 @@
-"""Builds a cache: each shard in a temporary file, sealed, then committed by one new name. Killed at any point, it goes on.
+"""Builds a part of a cache: each shard in a temporary file, sealed, then committed by one new name. Killed, it goes on.
 
 Who owns what: a thread per CPU reads and decodes, results come back in the items' order, and the caller's thread alone writes.
 Shards are made from nothing, so that an attempt that was cut short leaves only files in tmp/, which the next one removes.
@@ -14,35 +14,22 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastload.cache import _format as on_disk
-from fastload.cache._items import Blueprint, expected_bytes, seen, source_digest
+from fastload.cache._items import SHARD_BYTES, Blueprint
+from fastload.cache._make import Function, Kept, kept
 from fastload.errors import CacheError, MissingPackage
 from fastload.machine import usable_cpus
-from fastload.source import IN_MEMORY, Files, Record, Ref, open_lazily
 
-__all__ = ["Kept", "build"]
+__all__ = ["How", "Progress", "build_part"]
 
 _BATCH_RECORDS, _BATCH_BYTES = 64, 64 << 20  # of one transaction
 Progress = Callable[[int, int, int], None]  # items done, bytes written, bad items
-
-
-@dataclass(frozen=True)
-class Kept:
-    """One record to be written, or why its item can't be kept."""
-
-    item: int
-    codec: str = "file"
-    payload: Any = b""  # bytes, or uint8 [H, W, channels]
-    size: tuple[int, int] = (0, 0)  # (width, height)
-    channels: int = 0
-    source: bytes = bytes(16)
-    bad: str | None = None
 
 
 @dataclass
@@ -56,37 +43,46 @@ class _Under:
     payload_bytes: int = 0
 
 
-def build(  # the keywords are the command's options
-    blueprint: Blueprint,
-    root: Path,
-    out: Path,
-    *,
-    part: tuple[int, int] = (0, 1),
-    threads: int | None = None,
-    max_bad: float = 0.01,
-    progress: Progress = lambda done, size, bad: None,
-) -> bool:
-    """Build the shards `part` (i of n) of a cache that are not committed yet; True once the cache is whole.
+@dataclass(frozen=True)
+class How:
+    """How to build: shards `share` (i of n) alone, on so many threads, with a share of bad items allowed.
 
-    `root`: folder of the data. `max_bad`: share of the items that may be unreadable. Raises CacheError where `out` holds
-    another cache, where too many items are bad, or where the disk is full; what was committed stays, and the same call goes on.
+    `function`: makes the pixels of an item, one call at a time, where the plan names functions of the training script.
     """
-    if not 0 <= part[0] < part[1]:
-        raise CacheError(f"part {part[0]} of {part[1]} is none: parts are 0 to n - 1 of n")
+
+    share: tuple[int, int] = (0, 1)
+    threads: int | None = None
+    max_bad: float = 0.01
+    progress: Progress = lambda done, size, bad: None
+    function: Function | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share[0] < self.share[1]:
+            raise CacheError(f"share {self.share[0]} of {self.share[1]} is none: shares are 0 to n - 1 of n")
+        if self.threads is not None and self.threads < 1:
+            raise CacheError(f"threads={self.threads} must be at least 1")
+        if not 0 <= self.max_bad <= 1:
+            raise CacheError(f"max_bad={self.max_bad!r} must be a share from 0 to 1")
+
+
+def build_part(blueprint: Blueprint, root: Path, out: Path, how: How) -> bool:
+    """Build those shards of a part in the folder `out` that are not committed yet; True once the part is whole.
+
+    `root`: folder of the data. Raises CacheError where too many items are bad, or the disk is full; what was committed stays,
+    and the same call goes on.
+    """
     _prepare(blueprint, out)
     done = written = bad = 0
     for number, (first, end) in enumerate(blueprint.shards):
         commit = out / "commits" / f"{number:05d}.json"
-        if number % part[1] == part[0]:
+        if number % how.share[1] == how.share[0]:
             if not commit.exists():
-                _build_shard(
-                    blueprint, root, out, number, threads or usable_cpus().count, _further(progress, done, written, bad)
-                )
+                _build_shard(blueprint, root, out, number, replace(how, progress=_further(how.progress, done, written, bad)))
             record = on_disk.read_json(commit)
             done, written, bad = done + end - first, written + record["bytes"], bad + len(record["bad"])
-            progress(done, written, bad)
-            if bad > max_bad * len(blueprint.items):
-                raise CacheError(_TOO_MANY.format(bad, max_bad, record["bad"][-1] if record["bad"] else ""))
+            how.progress(done, written, bad)
+            if bad > how.max_bad * len(blueprint.items):
+                raise CacheError(_TOO_MANY.format(bad, how.max_bad, record["bad"][-1] if record["bad"] else ""))
     return _finish(blueprint, out)
 
 
@@ -109,7 +105,7 @@ def _prepare(blueprint: Blueprint, out: Path) -> None:
         found, wanted = on_disk.read_json(plan), blueprint.document()
         if found != wanted:
             names = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
-            raise CacheError(f"{out} was begun with other {', '.join(names)}; choose another folder, or remove this one")
+            raise CacheError(f"{out} was begun with other {', '.join(names)}; remove that folder and run this again")
     else:
         on_disk.write_json(plan, blueprint.document())
     if not (out / "items.jsonl").exists():
@@ -141,14 +137,16 @@ def _abandoned(name: str) -> bool:
     return False
 
 
-def _build_shard(blueprint: Blueprint, root: Path, out: Path, number: int, threads: int, progress: Progress) -> None:
+def _build_shard(blueprint: Blueprint, root: Path, out: Path, number: int, how: How) -> None:
     first, end = blueprint.shards[number]
     base = out / "tmp" / _attempt(number)
     names = {end: base.with_name(f"{base.name}.{end}") for end in ("lmdb", "sealed", "idx", "json")}
     under = _Under()
     try:
-        kept = _in_order(lambda item: _kept(blueprint, root, item), range(first, end), threads)
-        _write(names["lmdb"], names["sealed"], _counted(kept, blueprint, under, progress), _room(blueprint, first, end, root))
+        # a function of the script is called by one thread at a time: fastai's transforms keep what they have drawn
+        threads = 1 if how.function is not None else how.threads or usable_cpus().count
+        made = _in_order(lambda item: kept(blueprint, root, item, how.function), range(first, end), threads)
+        _write(names["lmdb"], names["sealed"], _counted(made, blueprint, under, how.progress))
         rows = _located(names["sealed"], under)
         on_disk.write_index(names["idx"], rows, np.concatenate(under.sums) if under.sums else np.zeros(0, np.uint64))
         _commit(blueprint, out, number, names, under)
@@ -159,9 +157,9 @@ def _build_shard(blueprint: Blueprint, root: Path, out: Path, number: int, threa
             name.unlink(missing_ok=True)
 
 
-def _in_order(work: Callable[[int], Kept], items: Iterable[int], threads: int) -> Iterator[Kept]:
+def _in_order(work: Callable[[int], list[Kept]], items: Iterable[int], threads: int) -> Iterator[list[Kept]]:
     """Results in the items' order, a bounded number under way."""
-    waiting: deque[Future[Kept]] = deque()
+    waiting: deque[Future[list[Kept]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="fastload-cache") as pool:
         try:
             for item in items:
@@ -175,65 +173,29 @@ def _in_order(work: Callable[[int], Kept], items: Iterable[int], threads: int) -
                 future.cancel()
 
 
-def _kept(blueprint: Blueprint, root: Path, number: int) -> Kept:
-    """Read and, where pixels are kept, decode one item. The file must be the one that was listed."""
-    item = blueprint.items[number]
-    path = root / item.path
-    try:
-        record = Files().read(Ref(number, str(path)))
-        data = path.read_bytes() if record.data is None else record.data
-        now = seen(item.path, path)
-    except OSError as err:
-        return Kept(number, bad=f"{type(err).__name__}: {err.strerror or err}")
-    if now != item:
-        changed = [n for n in ("size", "mtime_ns", "ctime_ns", "inode") if getattr(now, n) != getattr(item, n)]
-        raise CacheError(f"{path} changed while the cache was built ({', '.join(changed)}); run this again in a new folder")
-    if blueprint.kind == "source":
-        return Kept(number, "file", data, _header_size(record), 0, source_digest(data))
-    from fastload import pixels
-
-    try:
-        array = np.ascontiguousarray(np.asarray(pixels.load(record, blueprint.mode)))
-    except Exception as err:  # noqa: BLE001  Pillow raises anything; the reason is kept and printed
-        return Kept(number, bad=f"{type(err).__name__}: {err}")
-    channels = len(blueprint.mode)
-    return Kept(number, "raw", array, (array.shape[1], array.shape[0]), channels, source_digest(data))
-
-
-def _header_size(record: Record) -> tuple[int, int]:
-    """(width, height) where the header has the final word, else (0, 0): the image is measured when it is used."""
-    if record.codec not in IN_MEMORY:
-        return 0, 0
-    try:
-        image = open_lazily(record)
-    except Exception:  # noqa: BLE001  Pillow raises anything
-        return 0, 0  # what is wrong with it shows when it is used, as in stock
-    return image.width, image.height
-
-
-def _counted(kept: Iterator[Kept], blueprint: Blueprint, under: _Under, progress: Progress) -> Iterator[tuple[bytes, bytes]]:
+def _counted(
+    made: Iterator[list[Kept]], blueprint: Blueprint, under: _Under, progress: Progress
+) -> Iterator[tuple[bytes, bytes]]:
     """Keys and records for LMDB, noted as they pass."""
-    for done, one in enumerate(kept, 1):
-        if one.bad is not None:
-            under.bad.append([blueprint.items[one.item].path, one.bad])
-        else:
+    for done, records in enumerate(made, 1):
+        for one in records:
+            if one.bad is not None:
+                under.bad.append([blueprint.items[one.item].path, one.bad])
+                continue
             payload = memoryview(one.payload).cast("B")
             sums = on_disk.block_sums(payload)
             codec = on_disk.CODECS.index(one.codec)
-            under.rows.append((one.item, 0, len(payload), *one.size, codec, one.channels, 0, under.blocks, one.source))
+            place = (one.item, 0, len(payload), *one.size, codec, one.channels, one.variant, under.blocks)
+            under.rows.append((*place, one.source))
             under.sums.append(sums)
             under.blocks += len(sums)
             under.payload_bytes += len(payload)
-            yield on_disk.key(one.item), on_disk.header(one.codec, one.channels, one.item, len(payload)) + payload
+            head = on_disk.header(one.codec, one.channels, one.item, one.variant, len(payload))
+            yield on_disk.key(one.item, one.variant), head + payload
         progress(done, under.payload_bytes, len(under.bad))
 
 
-def _room(blueprint: Blueprint, first: int, end: int, root: Path) -> int:
-    sizes = (expected_bytes(item, blueprint.kind, blueprint.mode, root) for item in blueprint.items[first:end])
-    return int(1.1 * sum(sizes)) + (end - first) * (16 << 10) + (64 << 20)
-
-
-def _write(loose: Path, sealed: Path, records: Iterator[tuple[bytes, bytes]], map_bytes: int) -> None:
+def _write(loose: Path, sealed: Path, records: Iterator[tuple[bytes, bytes]]) -> None:
     """Records into a new LMDB file, then its compact copy, which is the same whatever happened on the way."""
     try:
         import lmdb
@@ -242,19 +204,34 @@ def _write(loose: Path, sealed: Path, records: Iterator[tuple[bytes, bytes]], ma
     try:
         # sync: an attempt that is cut short is made anew, so only the sealed copy has to be on the disk
         env = lmdb.open(
-            str(loose), map_size=map_bytes, subdir=False, meminit=True, writemap=False, sync=False, max_readers=1, lib_version=0
+            str(loose), map_size=_MAP, subdir=False, meminit=True, writemap=False, sync=False, max_readers=1, lib_version=0
         )
         with env:
             for batch in _batches(records):
-                with env.begin(write=True) as txn:
-                    for name, value in batch:
-                        if not txn.put(name, value, append=True):
-                            raise CacheError(f"LMDB refused record {name!r} as out of order")
+                _put(env, batch)
             with sealed.open("wb") as file:
                 env.copyfd(file.fileno(), compact=True)
                 os.fsync(file.fileno())
     except lmdb.Error as err:
         raise OSError(f"LMDB: {err}") from err
+
+
+_MAP = SHARD_BYTES + (256 << 20)  # bytes of address space to begin with
+
+
+def _put(env: Any, batch: list[tuple[bytes, bytes]]) -> None:
+    """Write a batch in one transaction; a map that is too small for it is doubled, and the batch written again."""
+    import lmdb
+
+    while True:
+        try:
+            with env.begin(write=True) as txn:
+                for name, value in batch:
+                    if not txn.put(name, value, append=True):
+                        raise CacheError(f"LMDB refused record {name!r} as out of order")
+            return
+        except lmdb.MapFullError:
+            env.set_mapsize(2 * env.info()["map_size"])
 
 
 def _batches(records: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -279,7 +256,7 @@ def _located(sealed: Path, under: _Under) -> Any:
         at = 0
         for row, sums in zip(rows, under.sums, strict=True):
             length, codec = int(row["length"]), on_disk.CODECS[row["codec"]]
-            head = on_disk.header(codec, int(row["channels"]), int(row["item"]), length)
+            head = on_disk.header(codec, int(row["channels"]), int(row["item"]), int(row["variant"]), length)
             row["offset"] = _find(data, head, length, sums, at)
             at = int(row["offset"]) + length  # LMDB's compact copy keeps the order of the keys, but need not
     return rows
@@ -338,6 +315,6 @@ def _finish(blueprint: Blueprint, out: Path) -> bool:
     records = [on_disk.read_json(c) for c in commits]
     if strange := [r["shard"] for r in records if r["plan"] != blueprint.digest()]:
         raise CacheError(f"shards {strange} of {out} were made for another plan; remove the folder and build again")
-    body = {"format": on_disk.FORMAT, "generation": 1, "plan": blueprint.document(), "shards": records}
+    body = {"format": on_disk.FORMAT, "plan": blueprint.document(), "shards": records}
     on_disk.write_json(out / "manifest.json", {**body, "digest": on_disk.digest_of(on_disk.canonical(body))})
     return True

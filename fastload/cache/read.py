@@ -1,221 +1,234 @@
 """Opens a cache and gives its records: never stale, never damaged, without a copy where the pixels themselves are kept.
 
-Shards are mapped read-only once their size has been compared with the manifest; index and manifest carry digests of their own.
-A record's blocks are compared with their checksums when first used (`check="first"`), each time ("always") or not ("off").
-One mapping serves all loaders of a process, and any forked child; a pickled source opens the cache anew.
+One opening serves all loaders of a process, and any forked child; a pickled source opens the cache anew.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastload.cache import _format as on_disk
-from fastload.cache._items import Item, fingerprint, load_items, seen, source_digest
-from fastload.errors import CacheError, StaleCache
-from fastload.ops import Size
+from fastload.cache._items import fingerprint
+from fastload.cache._make import kept_ops
+from fastload.cache._part import CHECKS, Part, Shard, blueprint_of
+from fastload.cache.generations import Generation, opened_parts, read_generation
+from fastload.errors import CacheError, SettingsError, StaleCache
+from fastload.machine import major_faults
+from fastload.ops import Size, Stored
+from fastload.plan import Element, Plan
 from fastload.source import Record, Ref, sniff
 
-__all__ = ["CHECKS", "Cache", "CacheSource", "Shard", "open_cache", "read_manifest"]
+__all__ = ["Cache", "CacheSource", "Cached", "Held", "cached", "open_cache"]
 
-CHECKS = ("first", "always", "off")
-
-
-class Shard:
-    """One sealed file, mapped when first read."""
-
-    def __init__(self, folder: Path, commit: dict[str, Any]) -> None:
-        self.path, self.commit = folder / commit["file"], commit
-        index = self.path.with_suffix(".idx")
-        self._expect(index, commit["index_bytes"])
-        self._expect(self.path, commit["bytes"])
-        if on_disk.file_digest(index) != commit["index_digest"]:
-            raise CacheError(f"{index} is damaged: its digest does not match; run `fastload cache repair`")
-        self.rows, self.sums = on_disk.read_index(index, commit["bytes"])
-        self.good = np.zeros(len(self.sums), bool)  # blocks whose checksum has been compared
-        self._map: Any = None
-
-    def _expect(self, path: Path, size: int) -> None:
-        try:
-            found = path.stat().st_size
-        except OSError as err:
-            raise CacheError(f"{path} of the cache is missing: {err.strerror}; run `fastload cache repair`") from err
-        if found != size:
-            raise CacheError(f"{path} has {found} bytes instead of {size}; run `fastload cache repair`")
-
-    def data(self) -> memoryview:
-        """The whole file."""
-        if self._map is None:
-            with self.path.open("rb") as file:
-                self._expect(self.path, self.commit["bytes"])
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return memoryview(self._map)
-
-    def payload(self, row: int, check: str, window: tuple[int, int] | None = None) -> memoryview:
-        """A record's payload; `window`: the bytes of it that will be looked at. Raises CacheError where they are damaged."""
-        item, start, length, *_, block, _ = self.rows[row].item()
-        found = self.data()[start : start + length]
-        if check != "off" and length:
-            first, end = window or (0, length)
-            wanted = range(first // on_disk.BLOCK, -(-min(end, length) // on_disk.BLOCK))
-            if check == "always" or not self.good[block + wanted.start : block + wanted.stop].all():
-                self._compare(found, block, wanted, item)
-        return found
-
-    def _compare(self, found: memoryview, block: int, wanted: range, item: int) -> None:
-        for k in wanted:
-            part = found[k * on_disk.BLOCK : (k + 1) * on_disk.BLOCK]
-            if on_disk.block_sums(part)[0] != self.sums[block + k]:
-                raise CacheError(_DAMAGED.format(self.path, item, k))
-            self.good[block + k] = True
+STALE = ("error", "rebuild", "use")
 
 
-_DAMAGED = "{} is damaged: item {}, block {} has another checksum; run `fastload cache verify`, then `repair`"
+@dataclass(frozen=True)
+class Cached:
+    """A cache's folder and how to use it; see `cached`."""
+
+    path: str
+    stale: str = "error"
+    check: str = "first"
+    stage: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("stale", STALE), ("check", CHECKS)):
+            if (value := getattr(self, name)) not in allowed:
+                raise SettingsError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+
+    def __fspath__(self) -> str:
+        return self.path
 
 
-class Cache:
-    """An open cache: what it holds, by path below the data's root."""
+def cached(
+    path: str | os.PathLike[str],
+    *,
+    stale: str = "error",
+    check: str = "first",
+    stage: str | os.PathLike[str] | None = None,
+) -> Cached:
+    """How to use a cache, for `cache=`; a path alone means the defaults.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.manifest = read_manifest(path)
-        plan = self.manifest["plan"]
-        self.kind, self.mode = plan["kind"], plan["mode"]
-        items = path / "items.jsonl"
-        lines = items.read_bytes() if items.exists() else b""
-        if on_disk.digest_of(lines) != plan["items"]:
-            raise CacheError(f"{items} is missing or damaged; run `fastload cache repair`")
-        self.items = load_items(lines)
-        self.shards = [Shard(path / "shards", commit) for commit in self.manifest["shards"]]
-        self._where = {
-            self.items[item].path: (shard, row) for shard in self.shards for row, item in enumerate(_numbers(shard, self.items))
-        }
-        self._fresh: set[Path] = set()
-        self.bad = {name: reason for commit in self.manifest["shards"] for name, reason in commit["bad"]}
+    `stale`: what to do where it does not hold what the data are now: 'error'; 'rebuild' what differs, before the epoch; 'use'
+    it as it is, which is logged. `check`: compare checksums when a record is 'first' used in a process, 'always' or 'off'.
+    `stage`: a folder on a local disk to copy the cache to first, digests compared; it is used again while it is the same.
+    Raises SettingsError.
+    """
+    return Cached(os.fspath(path), stale, check, None if stage is None else os.fspath(stage))
+
+
+class Held:
+    """What a cache holds for one split: its parts for that, newest last, by path below the data's root."""
+
+    def __init__(self, path: Path, split: str, parts: Sequence[Part], gone: Iterable[str]) -> None:
+        self.path, self.split, self.parts = path, split, tuple(parts)
+        newest = parts[-1]
+        self.kind, self.mode, self.variants, self.fingerprint = newest.kind, newest.mode, newest.variants, newest.fingerprint
+        if odd := next((p for p in parts if p.meaning() != newest.meaning()), None):
+            raise CacheError(
+                f"{odd.path} and {newest.path} were made by different plans; build the cache anew in another folder"
+            )
+        self.where: dict[str, tuple[Shard, int]] = {}
+        self.bad: dict[str, str] = {}
+        self.fresh: set[Path] = set()  # roots below which the files have been compared
+        for part in parts:
+            self.where |= part.where
+            self.bad = {k: v for k, v in self.bad.items() if k not in part.where} | part.bad
+        for name in gone:
+            self.where.pop(name, None)
+            self.bad.pop(name, None)
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self.where)
 
     def find(self, path: str) -> tuple[Shard, int] | None:
-        """Shard and row of a path below the root."""
-        return self._where.get(path)
-
-    def source(self, path: str, mode: str, check: str = "first") -> CacheSource:
-        """A source for a data set of which `path` is one file, wherever its root lies now, for images of Pillow's `mode`.
-
-        Raises StaleCache where the cache holds something else; what has been compared once is not compared again.
-        """
-        if self.kind == "decoded" and mode != self.mode:
-            raise StaleCache(f"{self.path} holds {self.mode} pixels and the loader wants {mode}; keep 'source' instead")
-        root = self.root_of(path)
-        if root not in self._fresh:
-            if words := self.stale(root):
-                more = f" and {len(words) - 3} more" if len(words) > 3 else ""
-                raise StaleCache(f"{self.path} is stale: {'; '.join(words[:3])}{more}. Build it anew in another folder")
-            self._fresh.add(root)
-        return CacheSource(self, root, check)
+        """Shard and first row of a path below the root."""
+        return self.where.get(path)
 
     def root_of(self, path: str) -> Path:
         """The folder below which a file lies as it did when it was kept. Raises StaleCache where it is not in the cache."""
         parts = Path(os.path.abspath(path)).parts
         for k in range(1, len(parts)):
             below = "/".join(parts[k:])
-            if below in self._where or below in self.bad:
+            if below in self.where or below in self.bad:
                 return Path(*parts[:k])
         raise StaleCache(f"{path} is not in the cache {self.path}; run `fastload precompute` on this data set")
 
-    def stale(self, root: Path) -> list[str]:
-        """What no longer is as it was kept, in words: the decoder, or files below `root`. Gone files are not stale.
-
-        A file whose size, times or inode differ is hashed, and is stale if its bytes differ.
-        """
-        kept = self.manifest["plan"]["fingerprint"]
-        now = fingerprint(self.kind)
-        differing = sorted(k for k in kept.keys() | now.keys() if kept.get(k) != now.get(k))
-        words = [f"{k} was {kept.get(k)!r} and is {now.get(k)!r}" for k in differing]
-        for item in self.items:
-            if (found := self._where.get(item.path)) is not None and _changed(item, root, *found):
-                words.append(f"{root / item.path} has other bytes than when it was kept")
+    def differing(self, plan: Plan, functions: Sequence[tuple[str, str]] = ()) -> list[str]:
+        """What decides its bytes and is other now, in words: decoder, steps, functions (name and digest), mode."""
+        kept = plan.kept()[0] if self.kind == "final" else ()
+        now, then = fingerprint(self.kind, kept, functions), self.fingerprint
+        words = [
+            f"{k} was {then.get(k)!r} and is {now.get(k)!r}"
+            for k in sorted(now.keys() | then.keys())
+            if now.get(k) != then.get(k)
+        ]
+        if self.kind != "source":
+            words += [
+                f"it holds {self.mode} pixels and the loader wants {e.mode}" for e in plan.elements if e.mode != self.mode
+            ]
         return words
 
+    def changed(self, root: Path) -> list[str]:
+        """Paths of kept files that have other bytes now. Gone files have not changed."""
+        return [
+            item.path
+            for part in self.parts
+            for item in part.items
+            if self.where.get(item.path) == part.where.get(item.path, ()) and part.changed(item, root)
+        ]
 
-def _changed(item: Item, root: Path, shard: Shard, row: int) -> bool:
-    path = root / item.path
-    try:
-        if seen(item.path, path) == item:
-            return False
-        return bool(source_digest(path.read_bytes()) != shard.rows[row]["source"].tobytes())
-    except FileNotFoundError:
-        return False
+    def applied(self, plan: Plan) -> Plan:
+        """The steps that are left to do with what it gives. Raises StaleCache where it can't serve such items."""
+        if self.kind != "final":
+            return plan
+        if len(plan.elements) != 1 or plan.spatial != (plan.elements[0].position,):
+            raise StaleCache(f"{self.path} holds finished images, and these items have masks, points or boxes to go with them")
+        return replace(plan, ops=(Stored(self.size, max(1, self.variants)), *plan.kept()[1]))
+
+    @cached_property
+    def size(self) -> Size:
+        """(width, height) of finished images."""
+        part = self.parts[-1]
+        ops = kept_ops(blueprint_of(part.manifest, part.items))
+        shard, row = next(iter(self.where.values()))
+        _, _, _, width, height, *_ = shard.rows[row].item()
+        found = Plan((Element(0),), ops).size if ops else (width, height)
+        if found is None:
+            raise CacheError(f"{part.path} holds finished images of different sizes; build it anew in another folder")
+        return found
 
 
-def _numbers(shard: Shard, items: Sequence[Item]) -> list[int]:
-    numbers: list[int] = shard.rows["item"].tolist()
-    if numbers and max(numbers) >= len(items):
-        raise CacheError(f"{shard.path} names items that the cache does not have; run `fastload cache repair`")
-    return numbers
+class Cache:
+    """An open cache of one generation."""
 
+    def __init__(self, path: Path, generation: Generation) -> None:
+        self.path, self.generation = path, generation
+        self.parts = opened_parts(path, generation)
+        self._held: dict[str, Held] = {}
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest, its form and its digest checked. Raises CacheError."""
-    file = path / "manifest.json"
-    if not file.exists():
-        raise CacheError(f"{path} holds no finished cache (there is no manifest.json); run `fastload precompute` to its end")
-    found = on_disk.read_json(file)
-    if not isinstance(found, dict) or found.get("format") != on_disk.FORMAT:
-        raise CacheError(f"{file} is no manifest of {on_disk.FORMAT}")
-    body = {k: v for k, v in found.items() if k != "digest"}
-    if on_disk.digest_of(on_disk.canonical(body)) != found.get("digest"):
-        raise CacheError(f"{file} is damaged: its digest does not match; run `fastload cache repair`")
-    for commit in found["shards"]:
-        if os.path.basename(commit["file"]) != commit["file"]:
-            raise CacheError(f"{file} names a shard outside of the cache: {commit['file']!r}")
-    return found
+    @property
+    def splits(self) -> list[str]:
+        """The splits that it has images of."""
+        return sorted({split for part in self.parts for split in part.manifest["plan"]["splits"]})
+
+    def held(self, split: str) -> Held:
+        """What it holds for 'train' or 'valid'. Raises StaleCache where that is nothing."""
+        if split not in self._held:
+            parts = [p for p in self.parts if split in p.manifest["plan"]["splits"]]
+            if not parts:
+                raise StaleCache(
+                    f"{self.path} holds {', '.join(self.splits)} images, and none for {split}; run `fastload precompute`"
+                )
+            self._held[split] = Held(self.path, split, parts, self.generation.gone.get(split, ()))
+        return self._held[split]
 
 
 def open_cache(path: str | os.PathLike[str]) -> Cache:
     """The cache in a folder, opened once per process and content. Raises CacheError."""
     folder = Path(path).resolve()
-    return _opened(folder, str(read_manifest(folder)["digest"]))
+    return _opened(folder, read_generation(folder).digest)
 
 
 @cache
 def _opened(folder: Path, digest: str) -> Cache:
-    return Cache(folder)
+    generation = read_generation(folder)
+    if generation.digest != digest:
+        raise CacheError(f"{folder} was given a new generation at this moment; open it again")
+    return Cache(folder, generation)
 
 
 class CacheSource:
     """Images of a data set below `root`, from a cache. Safe to call from several threads."""
 
-    def __init__(self, kept: Cache, root: Path, check: str = "first") -> None:
+    def __init__(self, kept: Held, root: Path, check: str = "first") -> None:
         if check not in CHECKS:
             raise CacheError(f"check={check!r} is none of {', '.join(CHECKS)}")
-        self.cache, self.root, self.check = kept, root, check
+        self.held, self.root, self.check = kept, root, check
+        self.windows = kept.kind == "decoded"  # whether reading a part of an image costs less
         self._prefix = str(root).rstrip("/") + "/"
+        self._faults, self._again = -1, 0
 
-    def __reduce__(self) -> Any:
-        return _reopened, (str(self.cache.path), str(self.root), self.check)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.held.path), self.held.split, str(self.root), self.check)
 
     def __len__(self) -> int:
-        return len(self.cache)
+        return len(self.held)
 
     def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
         """The record of `ref`. Raises StaleCache where the cache has none, CacheError where it is damaged."""
         shard, row = self._row(ref)
+        row += ref.variant
         _, _, _, width, height, codec, channels, *_ = shard.rows[row].item()
-        if on_disk.CODECS[codec] == "file":
-            data = bytes(shard.payload(row, self.check))
-            return Record(sniff(data[:16]), data, str(ref.path))
+        kind = on_disk.CODECS[codec]
+        if kind == "file":
+            data = shard.contents(row, self.check)
+            return Record(sniff(data[:16]), data, str(ref.path), kept=True)
         line = width * channels
-        rows = None if window is None else (window[1] * line, window[3] * line)
-        pixels = np.frombuffer(shard.payload(row, self.check, rows), np.uint8).reshape(height, width, channels)
-        return Record("raw", None, str(ref.path), pixels)
+        lines = None if window is None or kind == "planes" else (window[1] * line, window[3] * line)
+        shape = (height, width, channels) if kind == "raw" else (channels, height, width)
+        pixels = np.frombuffer(shard.payload(row, self.check, lines), np.uint8).reshape(shape)
+        return Record(kind, None, str(ref.path), pixels, kept=True)
+
+    def ahead(self, refs: Iterable[Ref]) -> None:
+        """Tell the disk what will be read soon: each record once, then only while pages of it had to be waited for."""
+        faults = major_faults()
+        if self._faults >= 0 and faults > self._faults:
+            self._again = len(self)
+        self._faults = faults
+        for ref in refs:
+            if (found := self._found(str(ref.path))) is not None:
+                shard, row = found
+                shard.ahead(row + ref.variant, shard.remote or self._again > 0)
+                self._again = max(0, self._again - 1)
 
     def size(self, ref: Ref) -> Size | None:
         """(width, height), or None where only decoding tells."""
@@ -224,24 +237,26 @@ class CacheSource:
         return (width, height) if width and height else None
 
     def fingerprint(self) -> str:
-        """The manifest's digest."""
-        return str(self.cache.manifest["digest"])
+        """Digest of the parts' manifests."""
+        return on_disk.digest_of(on_disk.canonical([p.manifest["digest"] for p in self.held.parts]))
 
     def _row(self, ref: Ref) -> tuple[Shard, int]:
         path = str(ref.path)
-        found = self.cache.find(path[len(self._prefix) :]) if path.startswith(self._prefix) else None
-        return found or self._sought(path)
+        return self._found(path) or self._sought(path)
+
+    def _found(self, path: str) -> tuple[Shard, int] | None:
+        return self.held.where.get(path[len(self._prefix) :]) if path.startswith(self._prefix) else None
 
     def _sought(self, path: str) -> tuple[Shard, int]:
         """The same for paths that are relative or hold dots, and the error."""
         below = Path(os.path.relpath(os.path.abspath(path), self.root)).as_posix()
-        found = self.cache.find(below)
+        found = self.held.find(below)
         if found is None:
-            why = self.cache.bad.get(below)
+            why = self.held.bad.get(below)
             rest = f": {why}" if why else "; run `fastload precompute`"
-            raise StaleCache(f"{path} is not in the cache {self.cache.path}{rest}")
+            raise StaleCache(f"{path} is not in the cache {self.held.path}{rest}")
         return found
 
 
-def _reopened(path: str, root: str, check: str) -> CacheSource:
-    return CacheSource(open_cache(path), Path(root), check)
+def _reopened(path: str, split: str, root: str, check: str) -> CacheSource:
+    return CacheSource(open_cache(path).held(split), Path(root), check)

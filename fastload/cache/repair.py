@@ -4,59 +4,69 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastload.cache import _format as on_disk
 from fastload.cache._items import Blueprint, fingerprint, load_items
-from fastload.cache.build import Progress, build
-from fastload.cache.read import Shard
+from fastload.cache._make import kept_ops
+from fastload.cache._part import Shard, blueprint_of, read_manifest
+from fastload.cache.build import How, build_part
+from fastload.cache.generations import restored
 from fastload.errors import CacheError
 
 __all__ = ["repair"]
 
 
-def repair(
-    path: Path,
-    root: Path,
-    threads: int | None = None,
-    progress: Progress = lambda done, size, bad: None,
-    said: Callable[[str], None] = lambda line: None,
-) -> list[int]:
-    """Numbers of the shards of the cache at `path` that were built anew from the files below `root`; then it is whole again.
+def repair(path: Path, root: Path, how: How | None = None, said: Callable[[str], None] = lambda line: None) -> list[str]:
+    """Names of the shards ("part/number") that were built anew from the files below `root`; then the cache is whole again.
 
     A shard's new bytes are those that it had: the files must be the ones that were kept. `said` hears what is damaged. Raises
-    CacheError where the plan or the list of items is damaged, the decoder is another, or a file has changed.
+    CacheError where a plan or a list of items is damaged beyond repair, the decoder is another, or a file has changed.
     """
+    rebuilt = []
+    for name, digest in restored(path).parts:
+        folder = path / "parts" / name
+        rebuilt += [f"{name}/{number}" for number in _repair_part(folder, root, how or How(), said)]
+        if read_manifest(folder)["digest"] != digest:
+            raise CacheError(
+                f"{folder} came out otherwise than {path / 'manifest.json'} says; build the cache anew in another folder"
+            )
+    return rebuilt
+
+
+def _repair_part(path: Path, root: Path, how: How, said: Callable[[str], None]) -> list[int]:
     blueprint = _blueprint(path)
-    now = fingerprint(blueprint.kind)
-    if now != blueprint.fingerprint:
-        raise CacheError(f"{path} was made with {blueprint.fingerprint}, and here is {now}; build it anew in another folder")
+    ops = kept_ops(blueprint)
+    names = tuple((k.removeprefix("function "), v) for k, v in blueprint.fingerprint.items() if k.startswith("function "))
+    now = fingerprint(blueprint.kind, ops, names)
     broken = []
     for number in range(len(blueprint.shards)):
         if (why := _fault(path, number, blueprint.digest())) is not None:
             said(why)
             broken.append(number)
+    if broken and now != blueprint.fingerprint:
+        raise CacheError(f"{path} was made with {blueprint.fingerprint}, and here is {now}; build it anew in another folder")
     for number in broken:
         (path / "commits" / f"{number:05d}.json").unlink(missing_ok=True)
         for left in (path / "shards").glob(f"{number:05d}-*"):
             left.unlink()
-    build(blueprint, root, path, threads=threads, max_bad=1.0, progress=progress)
+    build_part(blueprint, root, path, replace(how, max_bad=1.0))
     return broken
 
 
 def _blueprint(path: Path) -> Blueprint:
-    """What the cache was to be, from its plan and its list of items. Raises CacheError."""
+    """What the part was to be, from its plan and its list of items. Raises CacheError."""
     plan, items = path / "plan.json", path / "items.jsonl"
     try:
         given, lines = on_disk.read_json(plan), items.read_bytes()
-        shards = tuple((int(a), int(b)) for a, b in given["shards"])
-        found = Blueprint(given["kind"], given["mode"], given["fingerprint"], shards, load_items(lines))
+        found = blueprint_of({"plan": given}, load_items(lines))
     except (OSError, KeyError, TypeError, ValueError) as err:
         raise CacheError(
             f"{plan} or {items.name} is missing or damaged ({err}); build the cache anew in another folder"
         ) from err
-    if found.document() != given:
+    if found.document() != given or path.name != found.name:
         raise CacheError(f"{plan} and {items.name} do not belong together; build the cache anew in another folder")
     return found
 
@@ -74,7 +84,7 @@ def _fault(path: Path, number: int, plan: str) -> str | None:
         if on_disk.file_digest(shard.path) != commit["digest"]:
             return f"{shard.path} is damaged"
     except FileNotFoundError:
-        return f"shard {number} is missing"
+        return f"shard {number} of {path.name} is missing"
     except (CacheError, OSError, KeyError, TypeError) as err:
-        return f"shard {number}: {err}"
+        return f"shard {number} of {path.name}: {err}"
     return None

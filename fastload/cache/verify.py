@@ -8,7 +8,8 @@ from typing import Any
 
 from fastload.cache import _format as on_disk
 from fastload.cache._items import Item, load_items
-from fastload.cache.read import Shard, read_manifest
+from fastload.cache._part import Shard, read_manifest
+from fastload.cache.generations import read_generation
 from fastload.errors import CacheError
 
 __all__ = ["verify"]
@@ -17,17 +18,34 @@ __all__ = ["verify"]
 def verify(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> list[str]:
     """One line for each damaged shard or record, none where every byte is as it was sealed. `progress`: shards done, of all.
 
-    Raises CacheError where the manifest or the list of items can't be read: nothing can be compared without them.
+    Raises CacheError where the cache's manifest can't be read: nothing can be compared without it.
     """
-    manifest = read_manifest(path)
-    lines = (path / "items.jsonl").read_bytes() if (path / "items.jsonl").exists() else b""
-    if on_disk.digest_of(lines) != manifest["plan"]["items"]:
-        raise CacheError(f"{path / 'items.jsonl'} is missing or damaged; build the cache anew in another folder")
-    items, found = load_items(lines), []
-    for done, commit in enumerate(manifest["shards"], 1):
-        found += _shard(path / "shards", commit, items)
-        progress(done, len(manifest["shards"]))
+    generation = read_generation(path)
+    found: list[str] = []
+    work: list[tuple[Path, dict[str, Any], tuple[Item, ...]]] = []
+    for name, digest in generation.parts:
+        folder = path / "parts" / name
+        try:
+            manifest = read_manifest(folder)
+            if manifest["digest"] != digest:
+                raise CacheError(f"{folder} is not the part that {path / 'manifest.json'} names; run `fastload cache repair`")
+            items = _items(folder, manifest)
+        except CacheError as err:
+            found.append(str(err))
+            continue
+        work += [(folder / "shards", commit, items) for commit in manifest["shards"]]
+    for done, (folder, commit, items) in enumerate(work, 1):
+        found += _shard(folder, commit, items)
+        progress(done, len(work))
     return found
+
+
+def _items(folder: Path, manifest: dict[str, Any]) -> tuple[Item, ...]:
+    file = folder / "items.jsonl"
+    lines = file.read_bytes() if file.exists() else b""
+    if on_disk.digest_of(lines) != manifest["plan"]["items"]:
+        raise CacheError(f"{file} is missing or damaged; run `fastload cache repair`")
+    return load_items(lines)
 
 
 def _shard(folder: Path, commit: dict[str, Any], items: tuple[Item, ...]) -> list[str]:
@@ -35,13 +53,14 @@ def _shard(folder: Path, commit: dict[str, Any], items: tuple[Item, ...]) -> lis
         shard = Shard(folder, commit)
     except CacheError as err:
         return [str(err)]
-    damaged = []
+    damaged: list[str] = []
     for row, number in enumerate(shard.rows["item"].tolist()):
         try:
-            shard.payload(row, "always")
+            shard.contents(row, "always")
         except CacheError:
             name = items[number].path if number < len(items) else f"item {number}"
-            damaged.append(f"{shard.path}: {name} is damaged")
+            if not damaged or not damaged[-1].endswith(f": {name} is damaged"):
+                damaged.append(f"{shard.path}: {name} is damaged")
     if not damaged and on_disk.file_digest(shard.path) != commit["digest"]:
         damaged.append(f"{shard.path}: bytes between its records have changed; the records are whole")
     return damaged

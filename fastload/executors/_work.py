@@ -18,9 +18,11 @@ from fastload.executors import Batch, Finished, Hook, Options
 from fastload.ops import Size
 from fastload.plan import Element, Plan
 from fastload.slots import Slot
-from fastload.source import IN_MEMORY, Record, Source, open_lazily
+from fastload.source import IN_MEMORY, PIXELS, Record, Ref, Source, open_lazily
 
 __all__ = ["Job", "Stages"]
+
+Box = tuple[int, int, int, int]
 
 
 class Stages:
@@ -178,11 +180,13 @@ class Job:
         record = self.records[pos][element]
         return record.name if record is not None else ref.path if ref.path is not None else f"item {ref.index}"
 
-    def _read(self, pos: int, element: int) -> Record:
+    def _read(self, pos: int, element: int, window: Box | None = None) -> Record:
         record = self.records[pos][element]
         if record is None:
             start, ref = time.perf_counter_ns(), self.batch.refs[pos][element]
-            record = self.records[pos][element] = self.sources[element].read(ref)
+            if self.plan.varied and (sample := self.drawn[pos]) is not None:
+                ref = Ref(ref.index, ref.path, sample[0])
+            record = self.records[pos][element] = self.sources[element].read(ref, window)
             self.used_bytes += record.nbytes
             self.stages.note("read", ref.index, start)
         return record
@@ -209,10 +213,15 @@ class Job:
 
     def _render(self, pos: int, element: int) -> None:
         with self.reading(pos):
-            record = self._read(pos, element)
+            window = self.window(pos, element) if self.sources[element].windows else None
+            record = self._read(pos, element, window)
         if not self.direct(pos, element, record):
             self._by_pillow(pos, element, record, self.plan.elements[element])
         self.records[pos][element] = None
+
+    def window(self, pos: int, element: int) -> Box | None:
+        """The part of the image (left, top, right, bottom) that its steps will look at; all of it here."""
+        return None
 
     def direct(self, pos: int, element: int, record: Record) -> bool:
         """Whether the image was put into its row without Pillow; never here."""
@@ -275,32 +284,39 @@ def _harmless(err: BaseException) -> bool:
 
 def _opened(record: Record, mode: str) -> Any:
     """The image as far as its size is certain: header only for formats that are read from memory, else fully loaded."""
-    if record.codec == "raw":
+    if record.codec in PIXELS:
         return pixels.load(record, mode)
     if record.codec in IN_MEMORY:
         try:
             return open_lazily(record)
         except Exception:
+            if record.kept:
+                raise
             record.data = None  # stock opens by path: let its own error, or success, be the outcome
             record.codec = "other"
-    return _by_path(record, mode)
+    return _as_stock(record, mode)
 
 
 def _loaded(record: Record, mode: str) -> Any:
-    if record.codec == "raw":
+    if record.codec in PIXELS:
         return pixels.load(record, mode)
     if record.codec not in IN_MEMORY:
-        return _by_path(record, mode)
+        return _as_stock(record, mode)
     try:
         return pixels.load(record, mode)
     except Exception:
+        if record.kept:
+            raise
         record.data, record.image, record.codec = None, None, "other"
-        return _by_path(record, mode)
+        return _as_stock(record, mode)
 
 
-def _by_path(record: Record, mode: str) -> Any:
-    """Open by path, as stock does, and keep the decoded image: for rare formats, and to give stock's own error."""
+def _as_stock(record: Record, mode: str) -> Any:
+    """Open by path, as stock does, and keep the decoded image: for rare formats, and to give stock's own error.
+
+    What a cache keeps is opened from memory: it holds only what Pillow opens equally from there.
+    """
     if record.image is None:
         # on a record of its own: an image that fails half-way is not kept
-        record.image = pixels.load(Record(record.codec, None, record.name), mode)
+        record.image = pixels.load(Record(record.codec, record.data if record.kept else None, record.name), mode)
     return record.image

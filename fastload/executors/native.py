@@ -18,7 +18,7 @@ from fastload.executors.threads import Threads, Tidy
 from fastload.ops import Size
 from fastload.plan import Element, Plan
 from fastload.slots import Slot
-from fastload.source import Record, Source
+from fastload.source import PIXELS, Record, Source
 
 __all__ = ["NAME", "Native", "Pass", "measured_error", "one_pass", "open_executor", "refuses"]
 
@@ -167,6 +167,10 @@ _MODES = {"zeros": 0, "border": 1, "reflection": 2}
 class _NativeJob(Tidy):
     """A job that asks the extension first, then Pillow."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._passes: dict[tuple[int, int], tuple[Any, Pass | None]] = {}
+
     def load(self, record: Record, part: Element) -> Any:
         """Pillow's image; under Pillow-SIMD, which resizes otherwise, an ordinary JPEG that waits for its crop."""
         size = None if native.status().resizes or part.mask else self._plain(record)
@@ -186,8 +190,8 @@ class _NativeJob(Tidy):
     def direct(self, pos: int, element: int, record: Record) -> bool:
         """Bytes to row by one native call; False where the file or the steps are Pillow's."""
         part, slot = self.plan.elements[element], self.slots[element]
-        if record.codec == "raw":
-            return self._from_pixels(pos, element, record)
+        if record.codec in PIXELS:
+            return (self._from_planes if record.codec == "planes" else self._from_pixels)(pos, element, record)
         if part.mask or record.codec != "jpeg" or not isinstance(slot, Slot) or not native.status().resizes:
             return False
         start = time.perf_counter_ns()
@@ -211,8 +215,7 @@ class _NativeJob(Tidy):
         part, slot, start = self.plan.elements[element], self.slots[element], time.perf_counter_ns()
         if not isinstance(slot, Slot) or not native.status().resizes:
             return False
-        size = self._size(pos, element)
-        one = one_pass(self.todo(pos, element, size), size)
+        one = self._pass(pos, element)
         if one is None or (one.size is not None and one.nearest != part.mask):
             return False
         row, last = (slot.rows[pos][None], False) if part.mask else _target(slot, pos)
@@ -221,6 +224,31 @@ class _NativeJob(Tidy):
         if refused is None:
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
+
+    def _from_planes(self, pos: int, element: int, record: Record) -> bool:
+        """A finished image in a cache to its row, mirrored or not; False where other steps follow."""
+        part, slot, start = self.plan.elements[element], self.slots[element], time.perf_counter_ns()
+        todo = self.todo(pos, element, self._size(pos, element))
+        if not isinstance(slot, Slot) or any(step != pixels.Turn(0) for step in todo):
+            return False
+        planes = record.image[0] if part.mask else record.image
+        np.copyto(slot.rows[pos], planes[..., ::-1] if len(todo) % 2 else planes)
+        self.stages.note("native", self.batch.refs[pos][element].index, start)
+        return True
+
+    def window(self, pos: int, element: int) -> Box | None:
+        """The crop, where it is one native call."""
+        one = self._pass(pos, element) if native.status().resizes else None
+        return one.box if one is not None and one.turn == 0 else None
+
+    def _pass(self, pos: int, element: int) -> Pass | None:
+        """The steps of an image whose size is known as one call; worked out once for its draws."""
+        sample, one = self._passes.get((pos, element), (None, None))
+        if sample is None or sample is not self.drawn[pos]:
+            size = self._size(pos, element)
+            one = one_pass(self.todo(pos, element, size), size)
+            self._passes[pos, element] = (self.drawn[pos], one)
+        return one
 
     def transform(self, pos: int, element: int, image: Any, todo: list[pixels.Step]) -> None:
         """Resize what Pillow decoded natively, where that is one pass; or decode natively what Pillow is to resize."""

@@ -281,6 +281,9 @@ class _Run:
     def _open(self, batch: Batch) -> None:
         job = self.owner.job(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
         job.take_known_sizes()
+        if not self.plan.varied:  # which version of an image is wanted is not known yet
+            for element, source in enumerate(self.owner.sources):
+                source.ahead([refs[element] for refs in batch.refs])
         self.window.append(job)
         unknown = [p for p, known in enumerate(job.probed) if not known]
         with self.lock:

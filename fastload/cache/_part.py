@@ -1,0 +1,200 @@
+"""One sealed part of a cache: its shards, mapped or read when first used, and where each file's records lie in them.
+
+Sizes are compared with the manifest before anything is mapped; index and manifest carry digests of their own. A record's blocks
+are compared with their checksums when first used (`check="first"`), each time ("always") or not ("off").
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastload.cache import _format as on_disk
+from fastload.cache._items import Blueprint, Item, load_items, seen, source_digest
+from fastload.cache._mounts import remote
+from fastload.errors import CacheError
+
+__all__ = ["CHECKS", "Part", "Shard", "blueprint_of", "read_manifest"]
+
+CHECKS = ("first", "always", "off")
+
+
+class Shard:
+    """One sealed file, opened when first read. Safe to read from several threads, and in a forked child."""
+
+    def __init__(self, folder: Path, commit: dict[str, Any]) -> None:
+        self.path, self.commit = folder / commit["file"], commit
+        index = self.path.with_suffix(".idx")
+        self._expect(index, commit["index_bytes"])
+        self._expect(self.path, commit["bytes"])
+        if on_disk.file_digest(index) != commit["index_digest"]:
+            raise CacheError(f"{index} is damaged: its digest does not match; run `fastload cache repair`")
+        self.rows, self.sums = on_disk.read_index(index, commit["bytes"])
+        self.good = np.zeros(len(self.sums), bool)  # blocks whose checksum has been compared
+        self.remote = remote(self.path)
+        self.asked = np.zeros(len(self.rows), bool)  # records that the disk has been told of
+        self._file: Any = None
+        self._map: Any = None
+
+    def _expect(self, path: Path, size: int) -> None:
+        try:
+            found = path.stat().st_size
+        except OSError as err:
+            raise CacheError(f"{path} of the cache is missing: {err.strerror}; run `fastload cache repair`") from err
+        if found != size:
+            raise CacheError(f"{path} has {found} bytes instead of {size}; run `fastload cache repair`")
+
+    def file(self) -> int:
+        """Descriptor of the file; closed when the shard is no longer used."""
+        if self._file is None:
+            file = self.path.open("rb", buffering=0)
+            self._expect(self.path, self.commit["bytes"])
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
+            self._file = file
+        return int(self._file.fileno())
+
+    def mapped(self) -> memoryview:
+        """The whole file, mapped."""
+        if self._map is None:
+            found = mmap.mmap(self.file(), 0, access=mmap.ACCESS_READ)
+            if hasattr(mmap, "MADV_RANDOM"):
+                found.madvise(mmap.MADV_RANDOM)
+            self._map = found
+        return memoryview(self._map)
+
+    def ahead(self, row: int, again: bool) -> None:
+        """Tell the disk that a record will be needed soon, unless it has been told before and is not to be told `again`."""
+        if (again or not self.asked[row]) and hasattr(os, "posix_fadvise"):
+            self.asked[row] = True
+            _, start, length, *_ = self.rows[row].item()
+            os.posix_fadvise(self.file(), start, length, os.POSIX_FADV_WILLNEED)
+
+    def contents(self, row: int, check: str) -> bytes:
+        """A record's payload, read. Raises CacheError where it is damaged."""
+        item, start, length, *_, block, _ = self.rows[row].item()
+        found = self._read(start, length)
+        if check != "off" and length:
+            self._verified(memoryview(found), block, range(-(-length // on_disk.BLOCK)), item, check)
+        return found
+
+    def payload(self, row: int, check: str, window: tuple[int, int] | None = None) -> memoryview:
+        """A record's payload; `window`: the bytes of it that will be looked at, others may be missing. Raises CacheError.
+
+        Mapped, without a copy; on a network file system those blocks alone are read.
+        """
+        item, start, length, *_, block, _ = self.rows[row].item()
+        first, end = window or (0, length)
+        wanted = range(first // on_disk.BLOCK, -(-min(end, length) // on_disk.BLOCK))
+        if self.remote:
+            found = memoryview(bytearray(length))
+            at, stop = wanted.start * on_disk.BLOCK, min(wanted.stop * on_disk.BLOCK, length)
+            found[at:stop] = self._read(start + at, stop - at)
+            found = found.toreadonly()
+        else:
+            found = self.mapped()[start : start + length]
+        if check != "off" and length:
+            self._verified(found, block, wanted, item, check)
+        return found
+
+    def _read(self, start: int, length: int) -> bytes:
+        found = os.pread(self.file(), length, start)
+        while len(found) < length:
+            more = os.pread(self.file(), length - len(found), start + len(found))
+            if not more:
+                raise CacheError(f"{self.path} ends before its record does; run `fastload cache verify`, then `repair`")
+            found += more
+        return found
+
+    def _verified(self, found: memoryview, block: int, wanted: range, item: int, check: str) -> None:
+        if check != "always" and self.good[block + wanted.start : block + wanted.stop].all():
+            return
+        for k in wanted:
+            part = found[k * on_disk.BLOCK : (k + 1) * on_disk.BLOCK]
+            if on_disk.block_sums(part)[0] != self.sums[block + k]:
+                raise CacheError(_DAMAGED.format(self.path, item, k))
+            self.good[block + k] = True
+
+
+_DAMAGED = "{} is damaged: item {}, block {} has another checksum; run `fastload cache verify`, then `repair`"
+
+
+class Part:
+    """An open part: what it holds, by path below the data's root."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+        plan = self.manifest["plan"]
+        self.kind, self.mode, self.variants = str(plan["kind"]), str(plan["mode"]), int(plan["variants"])
+        self.fingerprint: dict[str, str] = plan["fingerprint"]
+        items = path / "items.jsonl"
+        lines = items.read_bytes() if items.exists() else b""
+        if on_disk.digest_of(lines) != plan["items"]:
+            raise CacheError(f"{items} is missing or damaged; run `fastload cache repair`")
+        self.items = load_items(lines)
+        self.shards = [Shard(path / "shards", commit) for commit in self.manifest["shards"]]
+        self.where: dict[str, tuple[Shard, int]] = {}
+        for shard in self.shards:
+            for row, number in _first_rows(shard, self.items):
+                self.where[self.items[number].path] = (shard, row)
+        self.bad = {name: reason for commit in self.manifest["shards"] for name, reason in commit["bad"]}
+
+    def meaning(self) -> dict[str, Any]:
+        """What it has in common with other parts of one data set: see Blueprint.meaning."""
+        plan = self.manifest["plan"]
+        return {k: plan[k] for k in ("kind", "mode", "fingerprint", "splits", "variants", "seed")}
+
+    def changed(self, item: Item, root: Path) -> bool:
+        """Whether a kept file below `root` has other bytes now: one whose size, times or inode differ is hashed.
+
+        A file that is gone has not changed.
+        """
+        path, (shard, row) = root / item.path, self.where[item.path]
+        try:
+            if seen(item.path, path) == item:
+                return False
+            return bool(source_digest(path.read_bytes()) != shard.rows[row]["source"].tobytes())
+        except FileNotFoundError:
+            return False
+
+
+def _first_rows(shard: Shard, items: Sequence[Item]) -> list[tuple[int, int]]:
+    """(row, item number) of each item's first record."""
+    numbers: list[int] = shard.rows["item"].tolist()
+    if numbers and max(numbers) >= len(items):
+        raise CacheError(f"{shard.path} names items that the cache does not have; run `fastload cache repair`")
+    return [(row, number) for row, number in enumerate(numbers) if row == 0 or numbers[row - 1] != number]
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A part's manifest, its form and its digest checked. Raises CacheError."""
+    file = path / "manifest.json"
+    if not file.exists():
+        raise CacheError(f"{path} is not finished (there is no manifest.json); run `fastload precompute` to its end")
+    found = on_disk.checked_json(file)
+    for commit in found["shards"]:
+        if os.path.basename(commit["file"]) != commit["file"]:
+            raise CacheError(f"{file} names a shard outside of the cache: {commit['file']!r}")
+    return found
+
+
+def blueprint_of(manifest: dict[str, Any], items: tuple[Item, ...]) -> Blueprint:
+    """The plan that a part was built by."""
+    plan = manifest["plan"]
+    shards = tuple((int(a), int(b)) for a, b in plan["shards"])
+    return Blueprint(
+        plan["kind"],
+        plan["mode"],
+        plan["fingerprint"],
+        shards,
+        items,
+        tuple(plan["splits"]),
+        plan["variants"],
+        plan["seed"],
+    )

@@ -1,0 +1,142 @@
+"""The manifest of a whole cache: which parts hold its images, newest last; earlier generations stay until they are collected.
+
+A generation is made by building parts beside the others, then putting a new manifest in the old one's place. Nothing that a
+reader of an earlier generation has open is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastload.cache import _format as on_disk
+from fastload.cache._items import Item, source_digest
+from fastload.cache._part import Part
+from fastload.errors import CacheError
+
+__all__ = ["Generation", "collect", "new_items", "opened_parts", "publish", "read_generation", "restored"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What manifest.json says. `parts`: folder names, digests of their manifests; `gone`: per split, paths no longer there."""
+
+    number: int
+    parts: tuple[tuple[str, str], ...]
+    gone: dict[str, tuple[str, ...]]
+    digest: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The manifest without its digest."""
+        parts = [{"folder": name, "manifest": digest} for name, digest in self.parts]
+        gone = {split: list(paths) for split, paths in sorted(self.gone.items()) if paths}
+        return {"format": on_disk.FORMAT, "generation": self.number, "parts": parts, "gone": gone}
+
+
+def read_generation(path: Path, name: str = "manifest.json") -> Generation:
+    """The newest generation of the cache in a folder. Raises CacheError."""
+    file = path / name
+    if not file.exists():
+        raise CacheError(f"{path} holds no finished cache (there is no manifest.json); run `fastload precompute` to its end")
+    found = on_disk.checked_json(file)
+    try:
+        parts = tuple((str(p["folder"]), str(p["manifest"])) for p in found["parts"])
+        gone = {str(split): tuple(map(str, paths)) for split, paths in found["gone"].items()}
+        number = int(found["generation"])
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise CacheError(f"{file} is no manifest of {on_disk.FORMAT}: {err!r}") from err
+    if bad := next((name for name, _ in parts if os.path.basename(name) != name or name in ("", ".", "..")), None):
+        raise CacheError(f"{file} names a part outside of the cache: {bad!r}")
+    return Generation(number, parts, gone, str(found["digest"]))
+
+
+def opened_parts(path: Path, generation: Generation) -> list[Part]:
+    """Its parts, each as it was when the generation was made. Raises CacheError."""
+    parts = []
+    for name, digest in generation.parts:
+        part = Part(path / "parts" / name)
+        if part.manifest["digest"] != digest:
+            raise CacheError(f"{part.path} is not the part that {path / 'manifest.json'} names; run `fastload cache repair`")
+        parts.append(part)
+    return parts
+
+
+def new_items(parts: list[Part], items: tuple[Item, ...], root: Path) -> tuple[Item, ...]:
+    """Those that no part holds as they are now: by size, times and inode, else by their bytes."""
+    known = {item.path: (item, part) for part in parts for item in part.items if item.path in part.where}
+    return tuple(item for item in items if _is_new(item, known.get(item.path), root))
+
+
+def _is_new(item: Item, known: tuple[Item, Part] | None, root: Path) -> bool:
+    if known is None:
+        return True
+    before, part = known
+    if before == item:
+        return False
+    shard, row = part.where[item.path]
+    return bool(source_digest((root / item.path).read_bytes()) != shard.rows[row]["source"].tobytes())
+
+
+def publish(path: Path, parts: tuple[tuple[str, str], ...], gone: dict[str, tuple[str, ...]]) -> Generation:
+    """Make these parts the cache: its manifest under the generation's number, then a copy of it in manifest.json.
+
+    Nothing is done where they are the cache already.
+    """
+    with on_disk.alone(path / "lock"):
+        before = read_generation(path) if (path / "manifest.json").exists() else None
+        made = Generation(1 if before is None else before.number + 1, parts, gone)
+        if before is not None and made.document() | {"generation": before.number} == before.document():
+            return before
+        body = made.document()
+        whole = {**body, "digest": on_disk.digest_of(on_disk.canonical(body))}
+        for name in (numbered(made.number), "manifest.json"):
+            on_disk.write_json(path / name, whole)
+    return read_generation(path)
+
+
+def numbered(generation: int) -> str:
+    """Name of the copy of a generation's manifest."""
+    return f"manifest.{generation:05d}.json"
+
+
+def restored(path: Path) -> Generation:
+    """The newest generation, put back into manifest.json from its numbered copy, or the other way round, if one is damaged."""
+    names = ["manifest.json", *sorted((p.name for p in path.glob("manifest.*.json")), reverse=True)]
+    found = None
+    for name in names:
+        try:
+            found = read_generation(path, name)
+        except CacheError:
+            continue
+        break
+    if found is None:
+        raise CacheError(
+            f"{path} has no manifest that is whole; run `fastload precompute` again: it builds only what is missing"
+        )
+    body = found.document()
+    for name in ("manifest.json", numbered(found.number)):
+        data = on_disk.canonical({**body, "digest": found.digest})
+        if not (path / name).exists() or (path / name).read_bytes() != data:
+            on_disk.write_json(path / name, {**body, "digest": found.digest})
+    return found
+
+
+def collect(path: Path) -> list[str]:
+    """Remove earlier generations, and parts that the newest does not name; their names. Those in use stay readable on POSIX.
+
+    A part that another process is building now would be removed too, so collect when nothing is being built.
+    """
+    generation = read_generation(path)
+    named = {name for name, _ in generation.parts}
+    removed = [p for p in (path / "parts").iterdir() if p.name not in named]
+    removed += [p for p in path.glob("manifest.*.json") if p.name not in ("manifest.json", numbered(generation.number))]
+    removed += list(path.glob("*.tmp"))
+    for left in removed:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for name in named:
+        for left in (path / "parts" / name / "tmp").glob("*"):
+            left.unlink()
+    return sorted(str(p.relative_to(path)) for p in removed)

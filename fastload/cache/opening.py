@@ -1,0 +1,123 @@
+"""What a loader reads from: the cache that it was given, after whatever is to be done where that is stale."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastload.cache._items import Blueprint, expected_bytes, fingerprint, listed, sharded
+from fastload.cache._make import Function
+from fastload.cache._part import read_manifest
+from fastload.cache.build import How, build_part
+from fastload.cache.generations import new_items, publish, read_generation
+from fastload.cache.read import Cached, CacheSource, Held, open_cache
+from fastload.cache.staging import staged
+from fastload.errors import CacheError, StaleCache
+from fastload.plan import Plan
+
+__all__ = ["Wanted", "as_cached", "attach"]
+
+_SHOWN = 3  # differences named in an error
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a loader needs of a cache: images of a split, after `plan`; `paths`: all its files, called only if needed.
+
+    `functions`: name and digest of each function of the user's among the steps; `function` makes pixels with them.
+    """
+
+    split: str
+    plan: Plan
+    first: str
+    paths: Callable[[], Sequence[str]]
+    functions: tuple[tuple[str, str], ...] = ()
+    function: Function | None = None
+
+
+def as_cached(given: Any) -> Cached:
+    """A path, or what `cached` gave."""
+    return given if isinstance(given, Cached) else Cached(os.fspath(given))
+
+
+def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple[Plan, list[CacheSource]]:
+    """The steps left to do, and a source for each image of an item. Raises StaleCache, CacheError.
+
+    Where it is stale and that is to be healed, new parts are built first; `say` hears of that, and of a cache used as it is.
+    """
+    held = _open(options, wanted.split)
+    root = held.root_of(wanted.first) if options.stale != "rebuild" else _root(held, wanted)
+    if words := _stale(held, root, wanted, options.stale == "rebuild"):
+        text = f"{held.path} is stale: {'; '.join(words[:_SHOWN])}"
+        text += f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+        if options.stale == "error":
+            raise StaleCache(f"{text}. Run `fastload precompute` again (changed files), or build it anew in another folder")
+        if options.stale == "use":
+            say(f"{text}; it is used as it is, as asked")
+        else:
+            say(f"{text}; what differs is built anew")
+            rebuild(Path(options.path).resolve(), held, root, wanted)
+            held = _open(options, wanted.split)
+    return held.applied(wanted.plan), [CacheSource(held, root, options.check) for _ in wanted.plan.elements]
+
+
+def _open(options: Cached, split: str) -> Held:
+    path = Path(options.path)
+    return open_cache(path if options.stage is None else staged(path, Path(options.stage))).held(split)
+
+
+def _root(held: Held, wanted: Wanted) -> Path:
+    """The data's root by the first file that is in the cache; a new file may come before it."""
+    for path in (wanted.first, *wanted.paths()):
+        try:
+            return held.root_of(path)
+        except StaleCache:
+            continue
+    return held.root_of(wanted.first)
+
+
+def _stale(held: Held, root: Path, wanted: Wanted, new_too: bool) -> list[str]:
+    """What no longer is as it was kept, in words; files that have been compared once are not compared again."""
+    words = held.differing(wanted.plan, wanted.functions)
+    if root not in held.fresh:
+        changed = held.changed(root)
+        words += [f"{root / path} has other bytes than when it was kept" for path in changed]
+        if not changed:
+            held.fresh.add(root)
+    if new_too:
+        below = (Path(os.path.relpath(os.path.abspath(p), root)).as_posix() for p in wanted.paths())
+        words += [f"{root / p} is new" for p in below if p not in held.where and p not in held.bad]
+    return words
+
+
+def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:
+    """Build what differs as new parts of the cache at `path`, and make them its newest generation."""
+    mode = held.mode if held.kind == "source" else wanted.plan.elements[0].mode
+    ops = wanted.plan.kept()[0] if held.kind == "final" else ()
+    if held.kind == "final" and not held.variants and any(Plan(wanted.plan.elements, (op,)).draws for op in ops):
+        raise StaleCache(f"{path} can't be built anew: the steps are random now, and it keeps one outcome of each image")
+    now = fingerprint(held.kind, ops, wanted.functions)
+    items = listed(
+        [p for p in {*map(os.path.abspath, wanted.paths()), *(str(root / p) for p in held.where)} if os.path.exists(p)], root
+    )
+    same = now == held.fingerprint and mode == held.mode
+    fresh = new_items(list(held.parts), items, root) if same else items
+    if not fresh:
+        return
+    final = Plan(wanted.plan.elements, ops).size if ops else None
+    size = 0 if final is None else final[0] * final[1] * len(mode) * max(1, held.variants)
+    sizes = [expected_bytes(item, held.kind, mode, root, size) for item in fresh]
+    splits = tuple(held.parts[-1].manifest["plan"]["splits"])
+    blueprint = Blueprint(
+        held.kind, mode, now, sharded(sizes), fresh, splits, held.variants, held.parts[-1].manifest["plan"]["seed"]
+    )
+    folder = path / "parts" / blueprint.name
+    if not build_part(blueprint, root, folder, How(max_bad=1.0, function=wanted.function)):
+        raise CacheError(f"{folder} is being built by others; run this again when they are done")
+    replaced: set[str] = set() if same else {p.path.name for p in held.parts}
+    generation = read_generation(path)
+    parts = [p for p in generation.parts if p[0] not in {*replaced, blueprint.name}]
+    publish(path, (*parts, (blueprint.name, read_manifest(folder)["digest"])), generation.gone)
