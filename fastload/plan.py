@@ -79,6 +79,13 @@ class Plan:
         return bool(self.ops) and isinstance(self.ops[0], Stored) and self.ops[0].variants > 1
 
     @property
+    def finished(self) -> bool:
+        """Whether a cache holds the images as they go into the batch."""
+        return (
+            bool(self.ops) and isinstance(self.ops[0], Stored) and not self.varied and not any(o.applies for o in self.ops[1:])
+        )
+
+    @property
     def size(self) -> Size | None:
         """Size (width, height) of every finished image, or None where it depends on the file."""
         size: Size | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Shard:
             raise CacheError(f"{index} is damaged: its digest does not match; run `fastload cache repair`")
         self.rows, self.sums = on_disk.read_index(index, commit["bytes"])
         self.good = np.zeros(len(self.sums), bool)  # blocks whose checksum has been compared
+        self.whole = np.zeros(len(self.rows), bool)  # records of which all blocks have been compared
         self.remote = remote(self.path)
         self.asked = np.zeros(len(self.rows), bool)  # records that the disk has been told of
         self._file: Any = None
@@ -101,6 +103,27 @@ class Shard:
         if check != "off" and length:
             self._verified(found, block, wanted, item, check)
         return found
+
+    def copy(self, row: int, check: str, out: Any) -> None:
+        """A record's payload into a contiguous uint8 array of as many bytes. Raises CacheError where it is damaged."""
+        start, length = self._places[row]
+        if self.remote or check == "always" or not (check == "off" or self.whole[row]):
+            found = np.frombuffer(self.payload(row, check), np.uint8)
+            self.whole[row] = True
+        else:
+            found = self._pixels[start : start + length]
+        if len(found) != out.size:
+            raise CacheError(f"{self.path} holds an image of {len(found)} bytes where {out.size} are wanted; build it anew")
+        np.copyto(out, found.reshape(out.shape))
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """Offset and length of each record, as Python's own numbers."""
+        return list(zip(self.rows["offset"].tolist(), self.rows["length"].tolist(), strict=True))
+
+    @cached_property
+    def _pixels(self) -> Any:
+        return np.frombuffer(self.mapped(), np.uint8)
 
     def _read(self, start: int, length: int) -> bytes:
         found = os.pread(self.file(), length, start)

@@ -218,6 +218,18 @@ class CacheSource:
         pixels = np.frombuffer(shard.payload(row, self.check, lines), np.uint8).reshape(shape)
         return Record(kind, None, str(ref.path), pixels, kept=True)
 
+    def gather(self, refs: Sequence[Ref], rows: Sequence[Any]) -> bool:
+        """Copy finished images, each into its row, uint8 [channels, H, W]; False where not all are of that form.
+
+        Raises what `read` raises.
+        """
+        if self.held.kind != "final":
+            return False
+        for ref, row in zip(refs, rows, strict=True):
+            shard, number = self._row(ref)
+            shard.copy(number, self.check, row)
+        return True
+
     def ahead(self, refs: Iterable[Ref]) -> None:
         """Tell the disk what will be read soon: each record once, then only while pages of it had to be waited for."""
         faults = major_faults()

@@ -27,6 +27,7 @@ from fastload.executors import Batch, Finished, Options, _early, refuses_needing
 from fastload.executors._work import Job, Stages
 from fastload.ops import Size
 from fastload.plan import Element, Plan
+from fastload.slots import Slot
 from fastload.source import Record, Source
 
 __all__ = ["NAME", "Pool", "Threads", "Tidy", "open_executor", "refuses"]
@@ -125,6 +126,7 @@ class Tidy(Job):
         self.left = 0  # images queued and not yet rendered
         self.done = threading.Event()
         self.drawn_once = threading.Event()  # all drawn, or given up: nothing is gained by waiting for it
+        self.bulk = plan.finished and all(hasattr(source, "gather") for source in sources)
         self._next = 0  # the first sample that is not drawn yet
         self._rng: Any = None
 
@@ -163,6 +165,19 @@ class Tidy(Job):
             drawer.end(self.batch.number, self._rng)
         self.positions += new
         return new
+
+    def render_several(self, positions: Sequence[int]) -> None:
+        """Render samples; finished images that lie in a cache by one call for all of them."""
+        start, slot = time.perf_counter_ns(), self.slots[0] if len(self.slots) == 1 else None
+        if len(positions) > 1 and isinstance(slot, Slot) and not self.plan.elements[0].mask:
+            refs = [self.batch.refs[p][0] for p in positions]
+            if self.sources[0].gather(refs, [slot.rows[p] for p in positions]):  # type: ignore[attr-defined]  # `bulk`
+                for p in positions:
+                    self.sizes[p][0] = self.plan.size
+                self.stages.note("gather", refs[0].index, start)
+                return
+        for pos in positions:
+            self.render(pos)
 
     def order(self, todo: list[pixels.Step], size: Size) -> list[pixels.Step]:
         """The same pixels with less work."""
@@ -325,10 +340,10 @@ class _Run:
 
     # pool threads ------------------------------------------------------------------------------------------------------
 
-    def _task(self, work: Callable[[Tidy, int], None], job: Tidy, pos: int) -> Callable[[], None]:
+    def _task(self, work: Callable[[Tidy, Any], None], job: Tidy, pos: Any) -> Callable[[], None]:
         return lambda: self._guarded(work, job, pos)
 
-    def _guarded(self, work: Callable[[Tidy, int], None], job: Tidy, pos: int) -> None:
+    def _guarded(self, work: Callable[[Tidy, Any], None], job: Tidy, pos: Any) -> None:
         try:
             if not self.closed:
                 work(job, pos)
@@ -375,13 +390,24 @@ class _Run:
             self._finished(job)
         return mine
 
+    def _render_several(self, job: Tidy, positions: Sequence[int]) -> None:
+        job.render_several(positions)
+        with self.lock:
+            job.left -= len(positions)
+            self._finished(job)
+
     def _finished(self, job: Tidy) -> None:
         if job.all_drawn and not job.left:
             job.done.set()
 
     def _queue(self, job: Tidy, positions: Sequence[int]) -> None:
         job.left += len(positions)
-        self.pool.put(2 * job.batch.number - 1, [self._task(self._render, job, p) for p in positions])
+        if job.bulk:
+            step = -(-len(positions) // self.pool.threads)
+            chunks = [positions[k : k + step] for k in range(0, len(positions), step)]
+            self.pool.put(2 * job.batch.number - 1, [self._task(self._render_several, job, c) for c in chunks])
+        else:
+            self.pool.put(2 * job.batch.number - 1, [self._task(self._render, job, p) for p in positions])
 
     def _render_all(self, job: Tidy) -> None:
         job.done.clear()

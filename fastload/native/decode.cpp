@@ -100,22 +100,19 @@ class JpegRows final : public Rows {
 
 class PixelRows final : public Rows {
   public:
-    PixelRows(const uint8_t* pixels, size_t pitch, int channels, int width)
-        : at_(pixels), pitch_(pitch), channels_(channels), width_(width) {}
+    PixelRows(const uint8_t* pixels, size_t pitch, int channels, int width, const Kernels& kernels)
+        : at_(pixels), pitch_(pitch), channels_(channels), width_(width), kernels_(kernels) {}
 
     const uint8_t* next(uint8_t* buffer) override {
-        const uint8_t* p = at_;
-        uint8_t* q = buffer;
         if (channels_ == 1) {
+            const uint8_t* p = at_;
+            uint8_t* q = buffer;
             for (int x = 0; x < width_; x++, p++, q += 4) q[0] = q[1] = q[2] = *p;
         } else {
-            for (int x = 0; x < width_; x++, p += 3, q += 4) {
-                q[0] = p[0];
-                q[1] = p[1];
-                q[2] = p[2];
-            }
+            kernels_.spread(at_, buffer, width_);
         }
         at_ += pitch_;
+        for (int x = 0; x < channels_ * width_; x += 64) __builtin_prefetch(at_ + x);  // a hint: it may lie behind the last row
         return buffer;
     }
 
@@ -123,6 +120,7 @@ class PixelRows final : public Rows {
     const uint8_t* at_;
     size_t pitch_;
     int channels_, width_;
+    const Kernels& kernels_;
 };
 
 // A crop that lies decoded in memory as RGBX, read turned, with padding around it.
@@ -340,7 +338,7 @@ const char* render_pixels(const uint8_t* pixels, size_t pitch, int channels, int
                           const Layout& layout, const Shape& shape, const Target& target, const Kernels& kernels) {
     const Crop crop = in_source(turned, layout, width, height);
     const uint8_t* first = pixels + static_cast<size_t>(crop.top) * pitch + static_cast<size_t>(crop.left) * channels;
-    PixelRows rows(first, pitch, channels, crop.width);
+    PixelRows rows(first, pitch, channels, crop.width, kernels);
     if (layout.plain()) {
         resizer.run(rows, shape, target, kernels);
         return nullptr;

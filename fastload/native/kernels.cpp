@@ -47,6 +47,15 @@ void planes(const uint8_t* src, uint8_t* r, uint8_t* g, uint8_t* b, int width) {
     }
 }
 
+void spread(const uint8_t* src, uint8_t* dst, int width) {
+    for (int x = 0; x < width; x++, src += 3, dst += 4) {
+        dst[0] = src[0];
+        dst[1] = src[1];
+        dst[2] = src[2];
+        dst[3] = 0;
+    }
+}
+
 bool supported(const Kernels& k) {
 #if defined(__x86_64__)
     if (&k == &avx512_kernels) return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
@@ -68,7 +77,7 @@ const Kernels* const kAll[] = {
 
 }  // namespace
 
-const Kernels portable_kernels = {"portable", horizontal, vertical, planes};
+const Kernels portable_kernels = {"portable", horizontal, vertical, planes, spread};
 
 const Kernels* kernels(const char* name) {
     for (const Kernels* k : kAll)

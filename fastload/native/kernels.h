@@ -1,4 +1,4 @@
-// The three inner loops of a resize, one table of them per instruction set; all tables give equal results.
+// The inner loops of a resize, one table of them per instruction set; all tables give equal results.
 #pragma once
 #include <cstdint>
 
@@ -15,6 +15,8 @@ struct Kernels {
     void (*vertical)(const uint8_t* const* rows, const int16_t* pairs, int n, uint8_t* dst, int bytes);
     // Split RGBX into three planes of `width` bytes.
     void (*planes)(const uint8_t* src, uint8_t* r, uint8_t* g, uint8_t* b, int width);
+    // RGB to RGBX; reads no byte behind the last pixel.
+    void (*spread)(const uint8_t* src, uint8_t* dst, int width);
 };
 
 const Kernels* kernels(const char* name);  // by name; nullptr if this processor or build has none of that name

@@ -71,8 +71,23 @@ void planes(const uint8_t* src, uint8_t* r, uint8_t* g, uint8_t* b, int width) {
     }
 }
 
+void spread(const uint8_t* src, uint8_t* dst, int width) {
+    int x = 0;
+    for (; x + 16 <= width; x += 16, src += 48, dst += 64) {
+        const uint8x16x3_t px = vld3q_u8(src);
+        const uint8x16x4_t out = {{px.val[0], px.val[1], px.val[2], vdupq_n_u8(0)}};
+        vst4q_u8(dst, out);
+    }
+    for (; x < width; x++, src += 3, dst += 4) {
+        dst[0] = src[0];
+        dst[1] = src[1];
+        dst[2] = src[2];
+        dst[3] = 0;
+    }
+}
+
 }  // namespace
 
-const Kernels neon_kernels = {"neon", horizontal, vertical, planes};
+const Kernels neon_kernels = {"neon", horizontal, vertical, planes, spread};
 
 }  // namespace fastload

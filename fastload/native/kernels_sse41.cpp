@@ -8,17 +8,17 @@ void horizontal(const uint8_t* src, uint8_t* dst, const TapsView& taps) {
     const __m128i first = _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1);
     const __m128i second = _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1);
     const int quads = taps.stride / 4;
-    const int16_t* wide = taps.wide;
-    for (int o = 0; o < taps.count; o++, wide += static_cast<size_t>(quads) * 32) {
+    for (int o = 0; o < taps.count; o++) {
+        const int16_t* wide = taps.wide + static_cast<size_t>(o / 2) * static_cast<size_t>(quads) * 64 + 8 * (o & 1);
         const uint8_t* p = src + static_cast<size_t>(taps.start[o]) * 4;
         const int used = (taps.length[o] + 3) / 4;
         __m128i low = _mm_setzero_si128(), high = low;
         for (int q = 0; q < used; q++) {
             const __m128i px = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * q));
             const __m128i a = _mm_shuffle_epi8(px, first), b = _mm_shuffle_epi8(px, second);
-            const __m128i* k = reinterpret_cast<const __m128i*>(wide + 32 * q);
-            low = _mm_add_epi32(low, _mm_add_epi32(_mm_madd_epi16(a, _mm_loadu_si128(k)), _mm_madd_epi16(b, _mm_loadu_si128(k + 1))));
-            high = _mm_add_epi32(high, _mm_add_epi32(_mm_madd_epi16(a, _mm_loadu_si128(k + 2)), _mm_madd_epi16(b, _mm_loadu_si128(k + 3))));
+            const __m128i* k = reinterpret_cast<const __m128i*>(wide + 64 * q);
+            low = _mm_add_epi32(low, _mm_add_epi32(_mm_madd_epi16(a, _mm_loadu_si128(k)), _mm_madd_epi16(b, _mm_loadu_si128(k + 2))));
+            high = _mm_add_epi32(high, _mm_add_epi32(_mm_madd_epi16(a, _mm_loadu_si128(k + 4)), _mm_madd_epi16(b, _mm_loadu_si128(k + 6))));
         }
         const __m128i v = _mm_packus_epi32(join(low, high), _mm_setzero_si128());
         const int pixel = _mm_cvtsi128_si32(_mm_packus_epi16(v, v));
@@ -53,6 +53,6 @@ void vertical(const uint8_t* const* rows, const int16_t* pairs, int n, uint8_t* 
 
 }  // namespace
 
-const Kernels sse41_kernels = {"sse4.1", horizontal, vertical, planes};
+const Kernels sse41_kernels = {"sse4.1", horizontal, vertical, planes, spread};
 
 }  // namespace fastload

@@ -38,5 +38,26 @@ inline void planes(const uint8_t* src, uint8_t* r, uint8_t* g, uint8_t* b, int w
     }
 }
 
+inline void spread(const uint8_t* src, uint8_t* dst, int width) {
+    const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
+    int x = 0;
+    for (; x + 16 <= width; x += 16, src += 48, dst += 64) {  // 48 bytes by three loads
+        const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src));
+        const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 16));
+        const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 32));
+        __m128i* out = reinterpret_cast<__m128i*>(dst);
+        _mm_storeu_si128(out, _mm_shuffle_epi8(a, order));
+        _mm_storeu_si128(out + 1, _mm_shuffle_epi8(_mm_alignr_epi8(b, a, 12), order));
+        _mm_storeu_si128(out + 2, _mm_shuffle_epi8(_mm_alignr_epi8(c, b, 8), order));
+        _mm_storeu_si128(out + 3, _mm_shuffle_epi8(_mm_srli_si128(c, 4), order));
+    }
+    for (; x < width; x++, src += 3, dst += 4) {
+        dst[0] = src[0];
+        dst[1] = src[1];
+        dst[2] = src[2];
+        dst[3] = 0;
+    }
+}
+
 }  // namespace
 }  // namespace fastload

@@ -1,6 +1,8 @@
 // The arithmetic is in double and in Pillow's order, so that every coefficient comes out the same.
 #include "taps.h"
 
+#include <cstring>
+
 namespace fastload {
 
 void Taps::fill(int in, double from, double extent, int out, int first, int n, bool mirrored) {
@@ -8,14 +10,15 @@ void Taps::fill(int in, double from, double extent, int out, int first, int n, b
     const double filterscale = scale < 1.0 ? 1.0 : scale;
     const double support = filterscale;  // the triangle's own support is 1
     const double ss = 1.0 / filterscale;
-    const int most = static_cast<int>(support) * 2 + 3;
+    const int room = static_cast<int>(support) * 2 + 3;
     count = n;
-    stride = (most + 7) & ~7;
+    most = 0;
+    stride = (room + 7) & ~7;
     start.assign(static_cast<size_t>(n), 0);
     length.assign(static_cast<size_t>(n), 0);
     k.assign(static_cast<size_t>(n) * stride, 0);
     pairs.assign(static_cast<size_t>(n) * stride * 2, 0);
-    std::vector<double> w(static_cast<size_t>(most));
+    std::vector<double> w(static_cast<size_t>(room));
     for (int o = 0; o < n; o++) {
         const double center = from + (first + o + 0.5) * scale;
         int lo = static_cast<int>(center - support + 0.5);
@@ -32,6 +35,7 @@ void Taps::fill(int in, double from, double extent, int out, int first, int n, b
         }
         start[static_cast<size_t>(o)] = mirrored ? in - lo - len : lo;
         length[static_cast<size_t>(o)] = len;
+        if (len > most) most = len;
         int32_t* kk = k.data() + static_cast<size_t>(o) * stride;
         for (int x = 0; x < len; x++) {
             const double v = sum != 0.0 ? w[static_cast<size_t>(x)] / sum : w[static_cast<size_t>(x)];
@@ -48,27 +52,19 @@ void Taps::fill(int in, double from, double extent, int out, int first, int n, b
 }
 
 void Taps::widen() {
-    wide.resize(pairs.size() * 4);
+    const size_t quads = static_cast<size_t>(stride) / 4;
+    wide.assign(static_cast<size_t>(count + 1) / 2 * quads * 64, 0);
     const int16_t* p = pairs.data();
-    int16_t* w = wide.data();
-    for (size_t quad = 0; quad < pairs.size() / 8; quad++, p += 8, w += 32) {
-        for (int c = 0; c < 4; c++) {
-            w[2 * c] = p[0];
-            w[2 * c + 1] = p[1];
-            w[8 + 2 * c] = p[4];
-            w[8 + 2 * c + 1] = p[5];
-            w[16 + 2 * c] = p[2];
-            w[16 + 2 * c + 1] = p[3];
-            w[24 + 2 * c] = p[6];
-            w[24 + 2 * c + 1] = p[7];
+    for (int o = 0; o < count; o++) {
+        int16_t* w = wide.data() + static_cast<size_t>(o / 2) * quads * 64 + 8 * (o & 1);
+        for (size_t q = 0; q < quads; q++, p += 8, w += 64) {
+            const int16_t parts[4][2] = {{p[0], p[1]}, {p[4], p[5]}, {p[2], p[3]}, {p[6], p[7]}};
+            for (int part = 0; part < 4; part++)
+                for (int c = 0; c < 4; c++) std::memcpy(w + 16 * part + 2 * c, parts[part], 4);
         }
     }
 }
 
-TapsView Taps::view() const {
-    int most = 0;
-    for (const int n : length) most = n > most ? n : most;
-    return {count, stride, most, start.data(), length.data(), k.data(), wide.data()};
-}
+TapsView Taps::view() const { return {count, stride, most, start.data(), length.data(), k.data(), wide.data()}; }
 
 }  // namespace fastload

@@ -21,10 +21,13 @@ struct TapsView {
 // For each output position in a range: where its inputs start, how many, and their coefficients (sum about 2^22).
 struct Taps {
     int count = 0, stride = 0;              // outputs; coefficients kept per output, a multiple of 8, zero filled
+    int most = 0;                           // longest run of any output
     std::vector<int> start, length;
     std::vector<int32_t> k;
     std::vector<int16_t> pairs;             // [count][stride / 2][low a, low b, high a, high b], for the vertical kernels
-    std::vector<int16_t> wide;              // [count][stride / 4][16 low, 16 high], each pair repeated for 4 channels
+    // [count / 2, rounded up][stride / 4][low of taps 0 and 1, of 2 and 3, high of 0 and 1, of 2 and 3][output of the two][8]: each
+    // pair of taps repeated for 4 channels, so that two outputs lie side by side in 256 bits.
+    std::vector<int16_t> wide;
 
     // Outputs [first, first + count) of a resize of `extent` positions from `from` on, of the `in` that there are, to `out`;
     // `mirrored`: the input is read backwards, and `from` counts from its end.
