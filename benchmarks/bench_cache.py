@@ -1,6 +1,10 @@
 """How many images a second come from a cache of source files or decoded pixels, against the files themselves and stock fastai?
 
-    python benchmarks/bench_cache.py DATA [--rounds 5] [--work rrc|resize] [--json FILE]
+    python benchmarks/bench_cache.py DATA [--rounds 5] [--work rrc|resize|final] [--json FILE]
+
+`rrc` random crops, `resize` a centred one, `final` images finished beforehand (Resize(224, "squish")). FFCV is run where it is
+installed (see ffcv_rival.py): for `rrc` with raw images of full size, for `final` with raw ones of 224 pixels. `final` has two
+more rows: the cache's records read through its index by two threads, without a loader, and as many rows gathered from RAM.
 
 DATA is a folder of JPEG photos, each listed REPEATS times; batch 64, 224 pixels, path to uint8 batch, after_batch empty, two
 workers or threads. The caches are built first, in a temporary folder, which is timed too. Every way runs in fresh processes, in
@@ -12,13 +16,15 @@ versions: benchmarks/results/bench_cache_*.json.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +35,41 @@ from fastload.bench import measure
 from fastload.report import table
 
 REPEATS = 12
-WAYS = ("stock fastai", "fastload, files", "fastload, source cache", "fastload, decoded cache")
+KEPT = {"fastload, source cache": "source", "fastload, decoded cache": "decoded", "fastload, final cache": "final"}
+FFCV, INDEX, GATHER = "FFCV, raw", "final cache, read through the index", "gather of the same rows from RAM"
+
+
+def ways(work: str) -> tuple[str, ...]:
+    """What is compared."""
+    kept = tuple(way for way, kind in KEPT.items() if kind != "final" or work == "final")
+    return (
+        *("stock fastai", "fastload, files"),
+        *kept,
+        *((FFCV,) if work != "resize" and importlib.util.find_spec("ffcv") else ()),
+        *((INDEX, GATHER) if work == "final" else ()),
+    )
+
+
+def item_transform(work: str) -> Any:
+    """The pipeline of a kind of work."""
+    from fastai.vision.all import RandomResizedCrop, Resize
+
+    return {"rrc": RandomResizedCrop(224), "resize": Resize(224), "final": Resize(224, "squish")}[work]
 
 
 def get_dls() -> Any:
     """The loaders of one way; called in each fresh process."""
-    from fastai.vision.all import ImageDataLoaders, RandomResizedCrop, Resize, get_image_files
+    from fastai.vision.all import ImageDataLoaders, get_image_files
 
     from fastload import accelerate
 
     folder, way = Path(os.environ["BENCH_DATA"]), os.environ["BENCH_WAY"]
     files = sorted(get_image_files(folder)) * REPEATS
-    item = RandomResizedCrop(224) if os.environ["BENCH_WORK"] == "rrc" else Resize(224)
+    item = item_transform(os.environ["BENCH_WORK"])
     dls = ImageDataLoaders.from_lists(
         folder, files, ["photo"] * len(files), valid_pct=0.1, seed=1, item_tfms=item, bs=64, num_workers=2
     )
-    kept = {"fastload, source cache": "source", "fastload, decoded cache": "decoded"}.get(way)
+    kept = KEPT.get(way)
     if way != "stock fastai":
         accelerate(dls, threads=2, cache=None if kept is None else Path(os.environ["BENCH_CACHES"]) / kept)
     return dls
@@ -55,20 +80,21 @@ def main() -> int:
     parser.add_argument("data", type=Path, help="a folder of JPEG photos")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--work", choices=("rrc", "resize"), default="rrc")
+    parser.add_argument("--work", choices=("rrc", "resize", "final"), default="rrc")
     parser.add_argument("--json", type=Path, help="write the figures, machine and versions to a file")
     args = parser.parse_args()
     files = photos(args.data)
     os.environ.update(BENCH_DATA=str(args.data.resolve()), BENCH_WORK=args.work)
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    names = ways(args.work)
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in names}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BENCH_CACHES"] = folder
-        builds = {kind: built(kind, Path(folder)) for kind in ("source", "decoded")}
+        builds = {kind: built(kind, Path(folder)) for way, kind in KEPT.items() if way in names}
         for k in range(args.rounds):
-            for way in WAYS if k % 2 == 0 else WAYS[::-1]:
+            for way in names if k % 2 == 0 else names[::-1]:
                 print(f"round {k + 1} of {args.rounds}: {way}", file=sys.stderr, flush=True)
                 runs[way].append(one_run(way, args.seconds))
-    equal = len({run["digest"] for found in runs.values() for run in found}) == 1
+    equal = len({run["digest"] for found in runs.values() for run in found if "digest" in run}) == 1
     report = {
         "question": (__doc__ or "").splitlines()[0],
         "work": args.work,
@@ -78,12 +104,23 @@ def main() -> int:
         "rows": {way: summary(found) for way, found in runs.items()},
         "equal": equal,
         "machine": machine.describe(),
-        "versions": {p: version(p) for p in ("fastai", "torch", "pillow", "numpy", "lmdb", "xxhash")},
+        "versions": {p: version(p) for p in PACKAGES if found(p)},
     }
     print(rendered(report))
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0 if equal else 3
+
+
+PACKAGES = ("fastai", "torch", "pillow", "numpy", "lmdb", "xxhash", "ffcv")
+
+
+def found(package: str) -> bool:
+    """Whether a package is installed."""
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
 
 
 def built(kind: str, folder: Path) -> dict[str, float]:
@@ -99,8 +136,23 @@ def built(kind: str, folder: Path) -> dict[str, float]:
 def one_run(way: str, seconds: float) -> dict[str, Any]:
     """One way in a fresh process; `engine` stock leaves the loaders as get_dls made them."""
     os.environ["BENCH_WAY"] = way
+    if way == FFCV:
+        job = {"data": os.environ["BENCH_DATA"], "mode": "raw", "work": os.environ["BENCH_WORK"], "repeats": REPEATS}
+        return process("ffcv_rival.py", {**job, "threads": 2, "seconds": seconds})
+    if way in (INDEX, GATHER):
+        return process("gathering.py", {"cache": os.environ["BENCH_CACHES"], "index": way == INDEX, "seconds": seconds})
     target = {"where": f"{Path(__file__).resolve()}:get_dls"}
     return measure({"target": target, "seconds": seconds, "threads": 2, "engine": "stock", "executor": "auto", "part": "uint8"})
+
+
+def process(script: str, job: dict[str, Any]) -> dict[str, Any]:
+    """One of the programs beside this one; its last line is the result."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(script)), json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{script} failed: {(done.stderr.strip().splitlines() or ['nothing'])[-1]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -123,7 +175,7 @@ def rendered(report: dict[str, Any]) -> str:
         f"built {k}: {b['records']} records, {b['bytes'] / 1e6:.0f} MB in {b['seconds']:.1f} s"
         for k, b in report["builds"].items()
     ]
-    same = "all batches are equal" if report["equal"] else "BATCHES DIFFER"
+    same = "fastload's and stock's batches are equal" if report["equal"] else "BATCHES DIFFER"
     cpu = report["machine"].get("cpu", "an unknown CPU")
     return "\n".join([*table(cells), *builds, same, f"on {cpu}, {report['rounds']} interleaved rounds"])
 

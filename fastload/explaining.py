@@ -7,7 +7,11 @@ from typing import Any
 from fastload import machine, native
 from fastload.batch import fused
 from fastload.bridge import Compiled, Refused, compile_outside
+from fastload.cache.opening import as_cached
+from fastload.cache.read import open_cache
+from fastload.errors import CacheError
 from fastload.executors import Options, automatic, exact_only, executors
+from fastload.feeding import vouched_by
 from fastload.intercept import attached_to
 from fastload.loader import inner_loader
 from fastload.ops import Op
@@ -26,13 +30,15 @@ def explain_loader(dl: Any, name: str) -> Section:
     reasons = _reasons(settings)
     if attached is not None and attached.stays is not None:
         reasons += (f"in the last epoch an item showed that {attached.stays}",)
-    compiled = compile_outside(inner)
+    cache = None if settings is None else settings.cache
+    compiled = compile_outside(inner, vouched_by(cache))
     if isinstance(compiled, Refused):
         reasons += compiled.reasons
     split = getattr(inner.dataset, "split_idx", None)
     data = {"accelerated": not reasons, "reasons": reasons, "split_idx": split, "pillow": pillow()}
     if reasons or isinstance(compiled, Refused):
-        return Section(name, (), ("stock fastai does everything, because:", *(f"- {r}" for r in reasons)), data)
+        kept = () if cache is None else (f"{_cached(cache, inner)}; stock's own opening takes them from there",)
+        return Section(name, (), ("stock fastai does everything, because:", *(f"- {r}" for r in reasons), *kept), data)
     chosen = settings or Settings()
     rows, lines = _rows(compiled, chosen, inner), _lines(chosen, inner)
     lines = (
@@ -135,8 +141,25 @@ def _lines(settings: Settings, inner: Any) -> tuple[str, ...]:
     threads = f"threads={settings.threads} as asked" if settings.threads else f"threads={cpus.count}: {cpus.reason}"
     workers = inner.fake_l.num_workers
     streams = f"num_workers={workers}: {'the global random stream' if not workers else f'{workers} virtual random streams'}"
-    kept = () if settings.cache is None else (f"cache={str(settings.cache)!r}: images come from there, and stay exact",)
+    kept = () if settings.cache is None else (_cached(settings.cache, inner),)
     return (f"{threads}", f"{streams}, as stock; no process is started", *kept, pillow())
+
+
+def _cached(cache: Any, inner: Any) -> str:
+    """What a cache gives to a loader."""
+    path = as_cached(cache).path
+    split = "valid" if getattr(inner.dataset, "split_idx", None) else "train"
+    try:
+        held = open_cache(path).held(split)
+    except CacheError as err:
+        return f"cache={path!r}: {err}"
+    if held.variants:
+        what = f"{held.variants} drawn versions of each image, one by chance each time: NOT stock's batches"
+    else:
+        what = {"source": "the files' bytes, exact", "decoded": "their pixels, exact", "final": "finished images, exact"}[
+            held.kind
+        ]
+    return f"cache={path!r}: images come from there ({len(held)} {split}: {what})"
 
 
 def pillow() -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import get_spawning_popen
+from pathlib import Path
 from typing import Any
 
-from fastload.bridge import Compiled, Refused, compile_loader, image_class
+from PIL import Image
+
+from fastload import pixels
+from fastload.bridge import Compiled, Vouched, image_class
 from fastload.cache.opening import Wanted, as_cached, attach
-from fastload.cache.read import CacheSource, open_cache
+from fastload.cache.read import Cache, CacheSource, open_cache
 from fastload.errors import StaleCache
 from fastload.generators import preserved
 from fastload.plan import Element, Plan
@@ -20,22 +25,23 @@ from fastload.source import Files, Ref, Source
 from fastload.targets import path_reader
 from fastload.vouched import maker, named
 
-__all__ = ["compile_with", "fed", "stock_fed"]
+__all__ = ["fed", "listing", "stock_fed", "vouched_by"]
 
+log = logging.getLogger("fastload")
 Say = Callable[[str], None]
 
 
-def compile_with(dl: Any, cache: Any) -> Compiled | Refused:
-    """Compile a loader's pipelines; functions of the user's are no hindrance where a cache keeps what comes out of them."""
-    if cache is None:
-        return compile_loader(dl)
+def vouched_by(cache: Any) -> Vouched:
+    """Recognises the functions of the user's whose outcome a cache keeps."""
+    if cache is None or not (Path(as_cached(cache).path) / "manifest.json").exists():
+        return lambda tfm: None
     names = {
         key.removeprefix("function ").partition(" ")[2]
         for part in open_cache(as_cached(cache).path).parts
         for key in part.fingerprint
         if key.startswith("function ")
     }
-    return compile_loader(dl, named(names)) if names else compile_loader(dl)
+    return named(names)
 
 
 def fed(dl: Any, compiled: Compiled, cache: Any, say: Say) -> tuple[Compiled, list[Source]]:
@@ -81,6 +87,54 @@ def _outside(cache: Any, wanted: Wanted, say: Say) -> bool:
         return False
     say(f"cache={path!r} holds none of these images ({wanted.first} is the first), so their files are read")
     return True
+
+
+def listing(get_items: Callable[[Any], Any], cache: Any, stack: ExitStack) -> Callable[[Any], Any]:
+    """The same listing of a folder's images, or where there are none any more, the files that the cache was made of.
+
+    These come in the order of their paths, of every split that it holds; `folders` of fastai's get_image_files counts. fastai
+    opens the first image to learn its type: until `stack` is closed that one comes from the cache too.
+    """
+
+    def found(source: Any) -> Any:
+        from fastcore.foundation import L
+
+        if not isinstance(source, str | os.PathLike):
+            return get_items(source)
+        items = get_items(source)
+        if len(items):
+            return items
+        kept = open_cache(as_cached(cache).path)
+        folders = getattr(get_items, "keywords", {}).get("folders") or ()
+        below = sorted({name for split in kept.splits for name in kept.held(split).where})
+        chosen = [Path(source) / name for name in below if not folders or name.partition("/")[0] in folders]
+        stack.enter_context(_first_from(kept, Path(source)))
+        log.warning("no images are left below %s: the cache %s gives the listing of %d", source, kept.path, len(chosen))
+        return L(chosen)
+
+    return found
+
+
+@contextmanager
+def _first_from(kept: Cache, root: Path) -> Iterator[None]:
+    """fastai's load_image, for files below `root` from a cache of their bytes or pixels, or a stand-in of the right mode."""
+    from fastai.vision import core
+
+    real = core.load_image
+
+    def load_image(file: Any, mode: str | None = None) -> Any:
+        if not isinstance(file, str | os.PathLike) or not Path(file).is_relative_to(root):
+            return real(file, mode)
+        held = kept.held(kept.splits[0])
+        if held.kind == "final":
+            return Image.new(mode or held.mode, (8, 8))
+        return pixels.load(CacheSource(held, root).read(Ref(0, os.fspath(file))), mode or held.mode)
+
+    core.load_image = load_image
+    try:
+        yield
+    finally:
+        core.load_image = real
 
 
 @contextmanager

@@ -21,12 +21,12 @@ import torch
 from fastload import machine
 from fastload.attached import Attached, Progress
 from fastload.batch import fused
-from fastload.bridge import Compiled, Refused
+from fastload.bridge import Compiled, Refused, compile_loader
 from fastload.collate import assemble
 from fastload.draws import Drawer
 from fastload.errors import EmptyBatch, StateError, with_path
 from fastload.executors import Batch, Finished, Options, automatic, exact_only, executors
-from fastload.feeding import compile_with, fed, stock_fed
+from fastload.feeding import fed, stock_fed, vouched_by
 from fastload.generators import Generators, base_seed, cpu_state, preserved, seeded
 from fastload.order import Whole, virtual_batches
 from fastload.source import Record, Ref, Source, open_lazily
@@ -70,7 +70,7 @@ def _compiled(inner: Any, attached: Attached, fake_l: Any) -> Compiled | Refused
     indices = getattr(fake_l.d, "_DataLoader__idxs", None)
     if isinstance(indices, Iterator) and not isinstance(indices, _ENDLESS):
         return Refused(("get_idxs gives an iterator, which could not be read again where stock has to take over",))
-    return compile_with(inner, attached.settings.cache)
+    return compile_loader(inner, vouched_by(attached.settings.cache))
 
 
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)  # fastai's own indices of a loader without a length

@@ -81,6 +81,10 @@ class Source(Protocol):
         """(width, height) where the source knows it without reading the image, else None."""
         ...
 
+    def gather(self, refs: Sequence[Ref], rows: Sequence[Any]) -> bool:
+        """Copy images that are finished, each into its row, uint8 [channels, H, W]; False where they are not."""
+        ...
+
     def ahead(self, refs: Iterable[Ref]) -> None:
         """Hear what will be read soon; called from the consumer's thread."""
         ...
@@ -113,6 +117,10 @@ class Files:
     def size(self, ref: Ref) -> Size | None:
         """None: a file's size is in its header, which is read together with its bytes."""
         return None
+
+    def gather(self, refs: Sequence[Ref], rows: Sequence[Any]) -> bool:
+        """False: files hold no finished images."""
+        return False
 
     def ahead(self, refs: Iterable[Ref]) -> None:
         """Nothing: a file is found by its name, which takes as long as reading it."""

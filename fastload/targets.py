@@ -74,11 +74,12 @@ def _category_reader(tl: Any) -> Callable[[int], Any]:
         label = get(index)
         for call in getters:
             label = call(label)
-        if type(label) is not str:
+        kind = type(label)
+        if kind is not str and kind is not int:
             return encode(label, split_idx=split)
-        if label not in known:
-            known[label] = encode(label, split_idx=split)
-        return known[label]
+        if (kind, label) not in known:
+            known[kind, label] = encode(label, split_idx=split)
+        return known[kind, label]
 
     return read
 

@@ -1,5 +1,8 @@
 """The import swap: `from fastload.vision import *` gives the names of `fastai.vision.all`, with loaders that fastload runs."""
 
+from collections.abc import Iterator as _Iterator
+from contextlib import ExitStack as _ExitStack
+from contextlib import contextmanager as _contextmanager
 from types import MethodType as _MethodType
 from typing import Any as _Any
 
@@ -21,6 +24,21 @@ def _typed(dl_type: _Any, keywords: dict[str, _Any]) -> dict[str, _Any]:
     return {**keywords, "dl_type": dl_type if _switched_off() else _accelerated(dl_type)}
 
 
+@_contextmanager
+def _listed(cache: _Any, dblock: _Any) -> _Iterator[None]:
+    """While this lasts the block lists what a cache was made of where the files are gone."""
+    from fastload.feeding import listing
+
+    before = getattr(dblock, "get_items", None)
+    if cache is None or before is None or _switched_off():
+        yield
+        return
+    with _ExitStack() as stack:
+        dblock.get_items = listing(before, cache, stack)
+        stack.callback(setattr, dblock, "get_items", before)
+        yield
+
+
 class _Swapped:
     """Asks fastai's own factories for accelerated loaders, by the `dl_type` they accept anyway."""
 
@@ -35,7 +53,8 @@ class _Swapped:
     @classmethod
     def from_dblock(cls, dblock: _Any, *args: _Any, dl_type: _Any = None, **kwargs: _Any) -> _Any:
         chosen = dl_type or getattr(dblock, "dl_type", None) or _TfmdDL
-        return super().from_dblock(dblock, *args, **_typed(chosen, kwargs))  # type: ignore[misc]  # fastai's class comes next
+        with _listed(kwargs.get("cache"), dblock):
+            return super().from_dblock(dblock, *args, **_typed(chosen, kwargs))  # type: ignore[misc]  # fastai's class comes next
 
     @classmethod
     def from_dsets(cls, *ds: _Any, dl_type: _Any = None, **kwargs: _Any) -> _Any:
@@ -55,7 +74,8 @@ class DataBlock(_DataBlock):  # type: ignore[misc]
 
     def dataloaders(self, *args: _Any, dl_type: _Any = None, **kwargs: _Any) -> _Any:
         """fastai's `dataloaders`, with accelerated loaders."""
-        return super().dataloaders(*args, **_typed(dl_type or self.dl_type, kwargs))
+        with _listed(kwargs.get("cache"), self):
+            return super().dataloaders(*args, **_typed(dl_type or self.dl_type, kwargs))
 
     def weighted_dataloaders(self, *args: _Any, **kwargs: _Any) -> _Any:
         """fastai's `weighted_dataloaders`, accelerated."""

@@ -305,6 +305,25 @@ def test_a_staged_cache_is_a_copy_that_is_whole(made: Pictures, cache: Path, tmp
     shard.write_bytes(data)
 
 
+@pytest.mark.parametrize("block", [False, True])
+def test_where_the_files_are_gone_the_cache_lists_them(made: Pictures, cache: Path, tmp_path: Path, block: bool) -> None:
+    from fastload.vision import CategoryBlock, DataBlock, ImageBlock, get_image_files, parent_label
+
+    gone = tmp_path / "moved" / "images"
+    gone.mkdir(parents=True)
+    if block:
+        item = ITEM_TFMS["random_resized_crop"]()
+        blocks = DataBlock((ImageBlock, CategoryBlock), get_items=get_image_files, get_y=parent_label, item_tfms=item)
+        dls = blocks.dataloaders(gone, bs=4, num_workers=0, cache=cache)
+    else:
+        dls = loaders(Pictures(tmp_path / "moved"), cache=cache, num_workers=0)
+    files = sorted([*dls.train.items, *dls.valid.items])
+    assert [p.relative_to(gone) for p in files] == [p.relative_to(made.images) for p in made.files]
+    assert dls.vocab == sorted({p.parent.name for p in made.files})
+    if len(open_cache(cache).parts) == 1:  # one that is kept by split goes with that split alone
+        assert len([b for dl in (dls.train, dls.valid) for b in dl]) > 3
+
+
 def test_images_for_prediction_need_no_cache(
     made: Pictures, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -360,7 +379,11 @@ def test_versions_are_the_same_for_every_executor(made: Pictures, tmp_path: Path
 
 
 def test_explain_names_the_cache(made: Pictures, cache: Path) -> None:
-    assert f"cache={str(cache)!r}: images come from there" in str(fastload.explain(loaders(made, cache=cache)))
+    text = str(fastload.explain(loaders(made, cache=cache)))
+    assert f"cache={str(cache)!r}: images come from there" in text
+    assert "exact" in text
+    text = str(fastload.explain(loaders(made, [*ITEM_TFMS["random_resized_crop"](), inverted], cache=cache)))
+    assert "stock's own opening takes them from there" in text
 
 
 def test_another_mode_than_was_kept_is_refused(made: Pictures, tmp_path: Path) -> None:

@@ -34,15 +34,15 @@ class Stages:
         self._local = threading.local()
         self._all: list[dict[str, list[int]]] = []
 
-    def note(self, stage: str, item: int, start_ns: int) -> int:
-        """Book the time since `start_ns` on `stage`; returns now, the start of the next stage."""
+    def note(self, stage: str, item: int, start_ns: int, images: int = 1) -> int:
+        """Book the time since `start_ns` on `stage` of so many images; returns now, the start of the next stage."""
         end = time.perf_counter_ns()
         mine = getattr(self._local, "counts", None)
         if mine is None:
             mine = self._local.counts = {}
             self._all.append(mine)
         entry = mine.setdefault(stage, [0, 0])
-        entry[0] += 1
+        entry[0] += images
         entry[1] += end - start_ns
         if self.hook is not None:
             self._tell(self.hook, (stage, item, threading.current_thread().name, start_ns, end))

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from fastload import native, pixels
-from fastload.errors import DataError, MissingPackage
+from fastload.errors import DataError, MissingPackage, with_path
 from fastload.executors import Options
 from fastload.executors._work import Job
 from fastload.executors.threads import Threads, Tidy
@@ -224,6 +224,43 @@ class _NativeJob(Tidy):
         if refused is None:
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
+
+    def render_several(self, positions: Sequence[int]) -> None:
+        """Render samples; those that lie decoded in a cache by one native call for all of them."""
+        if len(self.plan.elements) > 1 or not self.sources[0].windows or not native.status().resizes:
+            super().render_several(positions)
+            return
+        start, ready, calls = time.perf_counter_ns(), [], []
+        for pos in positions:
+            try:
+                arguments = self._call(pos)
+            except BaseException as err:  # carried to the consumer, who raises it
+                self.faults[pos] = with_path(err, self._name(pos, 0))
+                continue
+            if arguments is None:
+                self.render(pos)
+            else:
+                ready.append(pos)
+                calls.append(arguments)
+        for pos, refused in zip(ready, native.extension().resize_several(calls), strict=True):
+            if refused is not None:
+                self.render(pos)
+            self.records[pos][0] = None
+        if ready:
+            self.stages.note("native", self.batch.refs[ready[0]][0].index, start, len(ready))
+
+    def _call(self, pos: int) -> tuple[Any, ...] | None:
+        """Arguments of the native resize of a sample's image; None where it is not done that way."""
+        one, slot = self._pass(pos, 0), self.slots[0]
+        if one is None or not isinstance(slot, Slot):
+            return None
+        with self.reading(pos):
+            record = self._read(pos, 0, one.box if one.turn == 0 else None)
+        mask = self.plan.elements[0].mask
+        if record.codec != "raw" or (one.size is not None and one.nearest != mask):
+            return None
+        row, last = (slot.rows[pos][None], False) if mask else _target(slot, pos)
+        return (record.image, *one.arguments(), native.pillow13(), row, *one.rest(), last, mask)
 
     def _from_planes(self, pos: int, element: int, record: Record) -> bool:
         """A finished image in a cache to its row, mirrored or not; False where other steps follow."""

@@ -126,7 +126,10 @@ class Tidy(Job):
         self.left = 0  # images queued and not yet rendered
         self.done = threading.Event()
         self.drawn_once = threading.Event()  # all drawn, or given up: nothing is gained by waiting for it
-        self.bulk = plan.finished and all(hasattr(source, "gather") for source in sources)
+        # How many tasks of one batch a thread gets where images take little time (from a cache: benchmarks/bench_cache.py), so
+        # that handing out each by itself would take as long; else one an image, as where a hook is to hear of each.
+        quick = options.hook is None and (plan.finished or all(source.windows for source in sources))
+        self.tasks_a_thread = (1 if plan.finished else 2) if quick else None
         self._next = 0  # the first sample that is not drawn yet
         self._rng: Any = None
 
@@ -169,12 +172,12 @@ class Tidy(Job):
     def render_several(self, positions: Sequence[int]) -> None:
         """Render samples; finished images that lie in a cache by one call for all of them."""
         start, slot = time.perf_counter_ns(), self.slots[0] if len(self.slots) == 1 else None
-        if len(positions) > 1 and isinstance(slot, Slot) and not self.plan.elements[0].mask:
+        if self.plan.finished and isinstance(slot, Slot) and not self.plan.elements[0].mask:
             refs = [self.batch.refs[p][0] for p in positions]
-            if self.sources[0].gather(refs, [slot.rows[p] for p in positions]):  # type: ignore[attr-defined]  # `bulk`
+            if self.sources[0].gather(refs, [slot.rows[p] for p in positions]):
                 for p in positions:
                     self.sizes[p][0] = self.plan.size
-                self.stages.note("gather", refs[0].index, start)
+                self.stages.note("gather", refs[0].index, start, len(refs))
                 return
         for pos in positions:
             self.render(pos)
@@ -402,8 +405,8 @@ class _Run:
 
     def _queue(self, job: Tidy, positions: Sequence[int]) -> None:
         job.left += len(positions)
-        if job.bulk:
-            step = -(-len(positions) // self.pool.threads)
+        if (tasks := job.tasks_a_thread) is not None:
+            step = -(-len(positions) // (tasks * self.pool.threads))
             chunks = [positions[k : k + step] for k in range(0, len(positions), step)]
             self.pool.put(2 * job.batch.number - 1, [self._task(self._render_several, job, c) for c in chunks])
         else:

@@ -96,8 +96,25 @@ nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window
     return reason(refused);
 }
 
-nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
-                  int turn, Box pad, int pad_mode, bool channels_last, bool nearest) {
+// One image that is decoded already: where it lies and what is to be done with it.
+struct Decoded {
+    const uint8_t* pixels;
+    size_t pitch;
+    int channels, width, height;
+    Work work;
+    bool nearest;
+
+    const char* run(const Kernels& k) const {
+        if (nearest) {
+            gather({pixels, pitch, width, height}, work.crop, work.layout, work.shape, work.target.data);
+            return nullptr;
+        }
+        return render_pixels(pixels, pitch, channels, width, height, work.crop, work.layout, work.shape, work.target, k);
+    }
+};
+
+Decoded decoded(const Pixels& pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out& out,
+                int turn, Box pad, int pad_mode, bool channels_last, bool nearest) {
     const size_t channels = pixels.shape(2);
     if ((channels != 1 && channels != 3) || (channels == 3 && pixels.stride(2) != 1) ||
         pixels.stride(1) != static_cast<int64_t>(channels) || pixels.stride(0) < 0)
@@ -106,17 +123,39 @@ nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window,
     const Work w = checked(box, width, height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
     if (static_cast<size_t>(w.target.channels) > channels) wrong("a gray image can't fill three channels");
     if (nearest && channels != 1) wrong("the nearest pixel is taken of images with one channel alone");
+    return {pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height, w, nearest};
+}
+
+nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
+                  int turn, Box pad, int pad_mode, bool channels_last, bool nearest) {
+    const Decoded one =
+        decoded(pixels, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, nearest);
     const char* refused = nullptr;
     const Kernels& k = *chosen;
     {
         nb::gil_scoped_release release;
-        if (nearest)
-            gather({pixels.data(), static_cast<size_t>(pixels.stride(0)), width, height}, w.crop, w.layout, w.shape, w.target.data);
-        else
-            refused = render_pixels(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height,
-                                w.crop, w.layout, w.shape, w.target, k);
+        refused = one.run(k);
     }
     return reason(refused);
+}
+
+// The arguments of `resize`, all of them, for several images: the GIL is given away once. One answer for each.
+using ResizeArguments = std::tuple<Pixels, Box, std::tuple<int, int>, Box, bool, bool, Out, int, Box, int, bool, bool>;
+
+std::vector<nb::object> resize_several(std::vector<ResizeArguments> given) {
+    std::vector<Decoded> images;
+    for (auto& [pixels, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, nearest] : given)
+        images.push_back(
+            decoded(pixels, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, nearest));
+    std::vector<const char*> refused;
+    const Kernels& k = *chosen;
+    {
+        nb::gil_scoped_release release;
+        for (const Decoded& one : images) refused.push_back(one.run(k));
+    }
+    std::vector<nb::object> answers;
+    for (const char* why : refused) answers.push_back(reason(why));
+    return answers;
 }
 
 void use_kernels(const std::string& name) {
@@ -226,6 +265,7 @@ NB_MODULE(_native, m) {
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
           nb::arg("channels_last") = false, nb::arg("nearest") = false);
+    m.def("resize_several", &resize_several, nb::arg("images"));
     m.def("augment", &augment_batch, nb::arg("images"), nb::arg("out"), nb::arg("stages"), nb::arg("light").none(),
           nb::arg("mean").none(), nb::arg("deviation").none(), nb::arg("divisor"), nb::arg("threads"));
     m.def("use_kernels", &use_kernels, nb::arg("name"));
