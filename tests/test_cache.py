@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import json
+import multiprocessing
 import os
 import pickle
 import random
 import signal
 import subprocess
 import sys
+import tracemalloc
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +27,9 @@ from PIL import Image
 from fastload import cache as room
 from fastload import pixels
 from fastload.cache import _items as what
-from fastload.cache._format import checked_json, read_json
+from fastload.cache._format import canonical, checked_json, digest_of, read_json, write_json
+from fastload.cache._make import kept_ops
+from fastload.cache._mounts import remote
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, build_part
 from fastload.cache.generations import publish
@@ -377,3 +385,194 @@ def test_drawn_versions_differ_and_are_drawn_as_in_training(made: Pictures, tmp_
     assert source.held.applied(plan).ops == (Stored((24, 20), 3), Flip())
     found = [source.read(Ref(0, str(path), k)).image.tobytes() for path in made.files for k in range(3)]
     assert len(set(found)) > 2.5 * len(made.files)
+
+
+def test_records_far_larger_than_the_first_find_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Pictures(tmp_path / "data")
+    (made.images / "a").mkdir(parents=True)
+    noise = np.random.default_rng(1).integers(0, 256, (500, 400, 3)).astype(np.uint8)
+    for k in range(40):
+        Image.fromarray(noise[: 8 if k == 0 else 500]).save(made.images / "a" / f"{k:03d}.png", compress_level=0)
+    monkeypatch.setattr("fastload.cache.build._MAP", 1 << 20)  # the map grows, and each transaction is whole
+    source = CacheSource(built(made, tmp_path / "cache", "source"), made.images)
+    for number, path in enumerate(made.files):
+        assert source.read(Ref(number, str(path))).data == path.read_bytes()
+
+
+def test_a_disk_that_fills_up_stops_the_build_and_it_goes_on(
+    made: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, real, calls = blueprint(made, "decoded"), os.fsync, [0]
+
+    def full(file: int) -> None:
+        calls[0] += 1
+        if calls[0] == 14:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CacheError, match=r"No space left on device; free the disk and run this again"):
+        finish(plan, made.images, tmp_path / "cache")
+    committed = set((tmp_path / "cache").glob("parts/*/commits/*.json"))
+    assert committed
+    assert list((tmp_path / "cache").glob("parts/*/tmp/*")) == []
+    monkeypatch.setattr(os, "fsync", real)
+    before = {p: p.stat().st_mtime_ns for p in committed}
+    assert finish(plan, made.images, tmp_path / "cache")
+    assert before == {p: p.stat().st_mtime_ns for p in committed}  # nothing is done twice
+    assert finish(plan, made.images, tmp_path / "other")
+    assert content(tmp_path / "cache") == content(tmp_path / "other")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk has to be mounted")
+def test_a_small_disk_ends_in_one_clear_error(made: Pictures, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(CacheError, match="could not be written .* free the disk and run this again"):
+            finish(blueprint(made, "decoded", most=1 << 20), made.images, small / "cache")
+        assert not (small / "cache" / "manifest.json").exists()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_network_file_system_nothing_is_mapped(
+    made: Pictures, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(made, tmp_path / "cache", kind)
+    wanted = everything(tmp_path / "cache", made)
+    monkeypatch.setattr("fastload.cache._part.remote", lambda path: True)
+    monkeypatch.setattr("fastload.cache._part.Shard.mapped", lambda self: pytest.fail("it was mapped"))
+    assert everything(tmp_path / "cache", made) == wanted
+    source = CacheSource(opened(tmp_path / "cache"), made.images)
+    if kind == "final":
+        rows = np.empty((2, 3, 24, 20), np.uint8)
+        refs = [Ref(k, str(made.files[k])) for k in range(2)]
+        assert source.gather(refs, list(rows))
+        assert [r.tobytes() for r in rows] == wanted[:2]
+    elif kind == "decoded":
+        whole = source.read(Ref(0, str(made.files[0]))).image
+        part = source.read(Ref(0, str(made.files[0])), (0, 10, 5, 20)).image
+        assert np.array_equal(part[10:20], whole[10:20])
+
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+server:/home /home nfs4 rw 0 0
+bucket /mnt/my\\040data fuse.s3fs rw 0 0
+overlay /merged fuse.overlayfs rw 0 0
+/dev/vdb /home/fast xfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/home/me/x", True),
+        ("/home/fast/x", False),
+        ("/homely/x", False),
+        ("/mnt/my data/x", True),
+        ("/merged/x", False),
+        ("/x", False),
+    ],
+)
+def test_network_file_systems_are_known_by_the_mount_table(tmp_path: Path, path: str, expected: bool) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(MOUNTS)
+    assert remote(Path(path), table) is expected
+
+
+READER = """
+import sys
+from pathlib import Path
+from test_cache import opened, everything
+from pictures import Pictures
+made, wanted = Pictures(Path(sys.argv[1])), None
+for epoch in range(int(sys.argv[3])):
+    found = everything(Path(sys.argv[2]), made)
+    assert wanted is None or found == wanted
+    wanted = found
+print(sum(map(sum, wanted)))
+"""
+
+
+def test_several_processes_read_while_others_are_killed(made: Pictures, tmp_path: Path) -> None:
+    built(made, tmp_path / "cache", "decoded")
+    wanted = str(sum(map(sum, everything(tmp_path / "cache", made))))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-W", "ignore", "-c", READER, str(made.path), str(tmp_path / "cache")]
+    pipes: dict[str, Any] = {"env": environment, "stdout": subprocess.PIPE, "text": True}
+    doomed = [subprocess.Popen([*command, "100000"], **pipes) for _ in range(3)]
+    readers = [subprocess.Popen([*command, "20"], **pipes) for _ in range(2)]
+    for reader in readers[:1]:
+        assert reader.communicate(timeout=100)[0].strip() == wanted
+    for child in doomed:
+        child.kill()
+        child.communicate()
+    assert readers[1].communicate(timeout=100)[0].strip() == wanted
+    assert str(sum(map(sum, everything(tmp_path / "cache", made)))) == wanted
+    context = multiprocessing.get_context("spawn")
+    source = CacheSource(open_cache(tmp_path / "cache").held("train"), made.images)
+    with context.Pool(2) as pool:
+        found = pool.map(partial(_sum_of, source), [str(p) for p in made.files])
+    assert str(sum(found)) == wanted
+
+
+def _sum_of(source: CacheSource, path: str) -> int:
+    return int(source.read(Ref(0, path)).image.astype(np.int64).sum())
+
+
+def test_memory_stays_flat_over_epochs(made: Pictures, tmp_path: Path) -> None:
+    built(made, tmp_path / "cache", "decoded")
+    source = CacheSource(open_cache(tmp_path / "cache").held("train"), made.images, "always")
+    refs = [Ref(k, str(p)) for k, p in enumerate(made.files)]
+    for ref in refs:
+        source.read(ref)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(30):
+            source.ahead(refs)
+            for ref in refs:
+                source.read(ref)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 20_000  # bytes
+    finally:
+        tracemalloc.stop()
+    files = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+    assert sum(str(tmp_path) in name for name in files) <= len(shards(source.held))  # one open file a shard
+
+
+def test_formats_that_differ_from_memory_are_not_kept(made: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bmp = made.images / "cat" / "x.bmp"
+    Image.new("RGB", (5, 4), (1, 2, 3)).save(bmp)
+    source = CacheSource(built(made, tmp_path / "one", "source"), made.images)
+    bmp.rename(tmp_path / "x.bmp")
+    record = source.read(Ref(0, str(bmp)))
+    assert record.kept
+    assert pixels.load(record, "RGB").getpixel((0, 0)) == (1, 2, 3)
+    (tmp_path / "x.bmp").rename(bmp)
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda file, *a: real(file, *a) if isinstance(file, str | Path) else real(made.files[0]))
+    kept = built(made, tmp_path / "two", "source", max_bad=0.1)
+    assert "differently from memory" in kept.bad["cat/x.bmp"]
+
+
+def test_a_hostile_cache_runs_nothing(made: Pictures, tmp_path: Path) -> None:
+    out = tmp_path / "cache"
+    kept = built(made, out, "final")
+    part = kept.parts[0].path
+    for folder in ("../../etc", "/etc", "parts", "..", ""):
+        body = {k: v for k, v in read_json(out / "manifest.json").items() if k != "digest"}
+        body["parts"] = [{"folder": folder, "manifest": "0" * 32}]
+        write_json(out / "manifest.json", {**body, "digest": digest_of(canonical(body))})
+        with pytest.raises((CacheError, FileNotFoundError)):
+            opened(out)
+    for step in ('{"op":"__import__"}', '{"op":"Resize"}', "[]", '{"op":"Flip","p":{"a":1},"applies":true}'):
+        with pytest.raises(CacheError, match="steps are not of this version"):
+            kept_ops(replace(blueprint(made, "final"), fingerprint={"step 0": step}))
+    for word in (b"pickle", b"eval", b"marshal", b"__reduce__"):
+        assert not any(word in path.read_bytes() for path in part.rglob("*") if path.suffix in (".json", ".jsonl", ".idx"))
