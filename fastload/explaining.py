@@ -156,9 +156,8 @@ def _cached(cache: Any, inner: Any) -> str:
     if held.variants:
         what = f"{held.variants} drawn versions of each image, one by chance each time: NOT stock's batches"
     else:
-        what = {"source": "the files' bytes, exact", "decoded": "their pixels, exact", "final": "finished images, exact"}[
-            held.kind
-        ]
+        exact = {"source": "the files' bytes, exact", "decoded": "their pixels, exact", "final": "finished images, exact"}
+        what = exact.get(held.kind) or f"masters, an approximation: {held.loss}"
     return f"cache={path!r}: images come from there ({len(held)} {split}: {what})"
 
 

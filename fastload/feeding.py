@@ -22,10 +22,10 @@ from fastload.errors import StaleCache
 from fastload.generators import preserved
 from fastload.plan import Element, Plan
 from fastload.source import Files, Ref, Source
-from fastload.targets import path_reader
+from fastload.targets import Unplanned, path_reader
 from fastload.vouched import maker, named
 
-__all__ = ["fed", "listing", "stock_fed", "vouched_by"]
+__all__ = ["fed", "listing", "stock_fed", "versions_of", "vouched_by"]
 
 log = logging.getLogger("fastload")
 Say = Callable[[str], None]
@@ -44,6 +44,14 @@ def vouched_by(cache: Any) -> Vouched:
     return named(names)
 
 
+def versions_of(cache: Any, split: int | None) -> str:
+    """How many drawn versions of each image come from a cache, as a word; empty where its draws are the pipeline's own."""
+    if cache is None or not (Path(as_cached(cache).path) / "manifest.json").exists():
+        return ""
+    kept, name = open_cache(as_cached(cache).path), "valid" if split else "train"
+    return f", {kept.held(name).variants} versions" if name in kept.splits and kept.held(name).variants else ""
+
+
 def fed(dl: Any, compiled: Compiled, cache: Any, say: Say) -> tuple[Compiled, list[Source]]:
     """What is left to do, and a source for each image of an item. Raises StaleCache, CacheError."""
     if cache is None:
@@ -52,11 +60,14 @@ def fed(dl: Any, compiled: Compiled, cache: Any, say: Say) -> tuple[Compiled, li
         return compiled, [Files() for _ in compiled.images]
     lists = [tl for tl, _ in compiled.images]
     wanted = _wanted(dl, lists, compiled.plan, compiled.split_idx)
-    if _outside(cache, wanted, say):
-        return compiled, [Files() for _ in compiled.images]
     if compiled.functions:
         wanted = replace(wanted, functions=compiled.functions, function=maker(dl, compiled))
-    plan, sources = attach(as_cached(cache), wanted, say)
+    chosen = _chosen(cache, wanted, say)
+    if chosen is None and compiled.functions:
+        raise Unplanned(f"its item transforms are kept in {as_cached(cache).path}, but not these images")
+    if chosen is None:
+        return compiled, [Files() for _ in compiled.images]
+    plan, sources = attach(as_cached(cache), chosen, say)
     return replace(compiled, plan=plan), list(sources)
 
 
@@ -72,21 +83,26 @@ def _paths(dl: Any, lists: Sequence[Any]) -> list[str]:
         return [path_reader(tl)(k) for tl in lists for k in range(len(tl.items))]
 
 
-def _outside(cache: Any, wanted: Wanted, say: Say) -> bool:
-    """Whether these are images for prediction that the cache was never meant to hold: none of them is in it."""
+def _chosen(cache: Any, wanted: Wanted, say: Say) -> Wanted | None:
+    """The same, of the split whose part of the cache has these images; None where their files are to be read, which is said.
+
+    Images of one split are met in the pipeline of another by TTA and by `test_dl`. Files for prediction may be none of those
+    that were kept.
+    """
     path = as_cached(cache).path
     kept = open_cache(path)
-    if wanted.split != "valid" or "valid" not in kept.splits:
-        return False
-    held = kept.held("valid")
-    for file in (wanted.first, *wanted.paths()):
-        try:
-            held.root_of(file)
-        except StaleCache:
+    for split in sorted(kept.splits, key=lambda name: name != wanted.split):
+        held = kept.held(split)
+        if not held.holds(wanted.first):
             continue
-        return False
-    say(f"cache={path!r} holds none of these images ({wanted.first} is the first), so their files are read")
-    return True
+        if split == wanted.split or held.kind != "final" or not held.differing(wanted.plan, wanted.functions):
+            return replace(wanted, split=split)
+        say(f"cache={path!r} holds {wanted.first} finished by other steps than these, so files are read")
+        return None
+    if wanted.split == "valid" and not any(kept.held(s).holds(file) for s in kept.splits for file in wanted.paths()):
+        say(f"cache={path!r} holds none of these images ({wanted.first} is the first), so their files are read")
+        return None
+    return wanted
 
 
 def listing(get_items: Callable[[Any], Any], cache: Any, stack: ExitStack) -> Callable[[Any], Any]:
@@ -152,12 +168,11 @@ def stock_fed(dl: Any, cache: Any, say: Say) -> Iterator[None]:
     plan = Plan(
         tuple(Element(k, "RGB" if c.__name__ == "PILImage" else "L", c.__name__ == "PILMask") for k, (_, c) in enumerate(found))
     )
-    wanted = _wanted(dl, [tl for tl, _ in found], plan, getattr(dl.dataset, "split_idx", None))
-    if _outside(cache, wanted, say):
+    wanted = _chosen(cache, _wanted(dl, [tl for tl, _ in found], plan, getattr(dl.dataset, "split_idx", None)), say)
+    if wanted is None:
         yield
         return
-    kept = open_cache(path).held(wanted.split)
-    if kept.kind == "final":
+    if open_cache(path).held(wanted.split).kind == "final":
         raise StaleCache(
             f"{path} holds finished images, and this loader is left to stock fastai, which would transform them again"
         )
@@ -186,6 +201,8 @@ class _FromCache:
         if not isinstance(path, str):
             return self.opener(x, **how)
         record = self.source.read(Ref(0, path))
+        if not record.kept:  # a file that could not be kept
+            return self.opener(x, **how)
         if record.data is not None:
             return self.opener(record.data, **how)
         return self.opener(record.image if record.image.shape[2] == 3 else record.image[..., 0], **how)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fastload.bridge import Compiled, Refused, compile_outside
 from fastload.cache._items import KINDS, Blueprint, Item, common_root, expected_bytes, fingerprint, listed, sharded
 from fastload.cache._make import Function
+from fastload.cache._master import Loss, measured_loss, short_side
 from fastload.cache.generations import new_items
 from fastload.cache.read import open_cache
 from fastload.errors import CacheError, DataError
@@ -57,7 +58,7 @@ class Forecast:
     @property
     def exact(self) -> bool:
         """Whether training stays equal to stock's, bit for bit."""
-        return all(p.blueprint.variants == 0 for p in self.parts)
+        return all(p.blueprint.variants == 0 and p.blueprint.kind != "master" for p in self.parts)
 
     def __str__(self) -> str:
         lines = [f"below {self.root}:"]
@@ -73,6 +74,8 @@ class Forecast:
 
 
 def _words(plan: Blueprint) -> str:
+    if plan.loss:
+        return f"masters of a short side of {plan.fingerprint['short side']} pixels: NOT stock's pixels, {Loss(**plan.loss)}"
     if plan.variants:
         return (
             f"{plan.variants} drawn version{'s' if plan.variants > 1 else ''} of each image: NOT stock's batches, "
@@ -166,7 +169,11 @@ def forecast(  # the keywords are the command's options
 def _groups(wish: Wish, uses: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The splits that share a part: all of them, unless they are kept differently or finished."""
     kinds = {wish.keep[split] for split in uses}
-    return [tuple(uses)] if len(kinds) == 1 and kinds != {"final"} and set(wish.keep) == set(SPLITS) else [(s,) for s in uses]
+    return (
+        [tuple(uses)]
+        if len(kinds) == 1 and not kinds & {"final", "master"} and set(wish.keep) == set(SPLITS)
+        else [(s,) for s in uses]
+    )
 
 
 def _loaders_of(loaders: Sequence[Any], splits: Sequence[str]) -> list[tuple[str, Any]]:
@@ -184,6 +191,8 @@ class _Way:
     variants: int = 0
     seed: int = 0
     function: Function | None = field(default=None, compare=False)
+    side: int = 0  # short side of masters
+    plan: Plan | None = field(default=None, compare=False)
 
 
 def _way(wish: Wish, split: str, dl: Any, uses: Mapping[str, Mapping[str, set[Use]]]) -> _Way:
@@ -194,7 +203,16 @@ def _way(wish: Wish, split: str, dl: Any, uses: Mapping[str, Mapping[str, set[Us
     if len(modes) > 1:
         raise CacheError(f"images are opened as {' and '.join(sorted(modes))}, and one cache holds one of them; keep 'source'")
     mode = modes.pop()
+    if kind == "master":
+        return _master_way(split, dl, mode)
     return _Way(kind, mode) if kind == "decoded" else _final_way(wish, split, dl, mode)
+
+
+def _master_way(split: str, dl: Any, mode: str) -> _Way:
+    compiled = compile_outside(inner_loader(dl))
+    if isinstance(compiled, Refused):
+        raise CacheError(f"the {split} images can't be kept as masters: {'; '.join(compiled.reasons)}")
+    return _Way("master", mode, side=short_side(compiled.plan), plan=compiled.plan)
 
 
 def _final_way(wish: Wish, split: str, dl: Any, mode: str) -> _Way:
@@ -231,7 +249,7 @@ def _planned(
     way: _Way, splits: tuple[str, ...], items: tuple[Item, ...], root: Path, out: Any
 ) -> tuple[Planned | None, tuple[str, ...]]:
     """The part that has to be built, if any, and paths that the cache holds and the data set no longer names."""
-    now, wanted = fingerprint(way.kind, way.ops, way.functions), items
+    now, wanted = fingerprint(way.kind, way.ops, way.functions, way.side), items
     meaning = Blueprint(way.kind, way.mode, now, ((0, 0),), (), splits, way.variants, way.seed).meaning()
     gone: tuple[str, ...] = ()
     if out is not None and (Path(out) / "manifest.json").exists():
@@ -248,7 +266,10 @@ def _planned(
     size = Plan((Element(0, way.mode),), way.ops).size if way.kind == "final" and way.ops else None
     final = 0 if size is None else size[0] * size[1] * len(way.mode) * max(1, way.variants)
     sizes = [expected_bytes(item, way.kind, way.mode, root, final) for item in items]
-    blueprint = Blueprint(way.kind, way.mode, now, sharded(sizes), items, splits, way.variants, way.seed)
+    loss = {}
+    if way.plan is not None:
+        loss = asdict(measured_loss([root / item.path for item in items], way.plan, way.side, way.mode))
+    blueprint = Blueprint(way.kind, way.mode, now, sharded(sizes), items, splits, way.variants, way.seed, loss)
     return Planned(blueprint, sum(sizes), len(wanted) - len(items), way.function), gone
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from fastload.attached import Attached, Loaded, Order, Progress, Resume
 from fastload.bridge import Compiled, compile_outside
 from fastload.errors import StateError
+from fastload.feeding import versions_of
 from fastload.generators import Generators, decode_state, encode_state
 
 __all__ = ["load", "save"]
@@ -29,19 +30,19 @@ def save(dl: Any, attached: Attached) -> dict[str, Any]:
     order = attached.order if inside and attached.order is not None else Order(dl.rng.getstate(), now)
     return {
         "fastload_state": VERSION,
-        "loader": _identity(dl),
+        "loader": _identity(dl, attached),
         "rng": encode_state(order.rng),
         "order": order.generators.to_json(),
         "epoch": _epoch(dl, progress, progress.seed_state, now) if inside and progress.seed_state is not None else None,
     }
 
 
-def load(dl: Any, state: Any) -> Loaded:
+def load(dl: Any, attached: Attached, state: Any) -> Loaded:
     """Check and decode a state; raises StateError if it is none, or another loader's."""
     if not isinstance(state, dict) or state.get("fastload_state") != VERSION:
         found = state.get("fastload_state") if isinstance(state, dict) else type(state).__name__
         raise StateError(f"expected a loader state of version {VERSION} from state_dict(), found {found!r}")
-    if state.get("loader") != (mine := _identity(dl)):
+    if state.get("loader") != (mine := _identity(dl, attached)):
         raise StateError(f"the state was saved by another loader: {_unlike(state.get('loader'), mine)}")
     try:
         order = Order(decode_state(state["rng"]), Generators.from_json(state["order"]))
@@ -53,9 +54,9 @@ def load(dl: Any, state: Any) -> Loaded:
         raise StateError(f"the state is damaged ({type(err).__name__}: {err}); use one that state_dict() gave") from err
 
 
-def _identity(dl: Any) -> dict[str, Any]:
+def _identity(dl: Any, attached: Attached) -> dict[str, Any]:
     """What must be the same for the batches to be: counts, the items, and what happens to their images."""
-    plan = _plan(dl)
+    plan = _plan(dl, attached)
     bounds = {"n": dl.n, "bs": dl.bs, "num_workers": dl.fake_l.num_workers, "drop_last": bool(dl.drop_last)}
     return {**bounds, "items": _items(dl.dataset), "plan": plan}
 
@@ -80,9 +81,10 @@ def _unlike(theirs: Any, mine: dict[str, Any]) -> str:
     return "; ".join(said) or f"it describes more than this version knows: {', '.join(sorted(set(theirs) - set(mine)))}"
 
 
-def _plan(dl: Any) -> str:
+def _plan(dl: Any, attached: Attached) -> str:
     compiled = compile_outside(dl)
-    return compiled.plan.fingerprint()[:16] if isinstance(compiled, Compiled) else "stock"
+    drawn = "" if not isinstance(compiled, Compiled) else versions_of(attached.settings.cache, compiled.split_idx)
+    return compiled.plan.fingerprint()[:16] + drawn if isinstance(compiled, Compiled) else "stock"
 
 
 def _items(dataset: Any) -> str:

@@ -63,8 +63,9 @@ def precompute(  # the keywords are the command's options
     """Build a cache of the images of a DataLoaders or Learner in the folder `out`; use it as `cache=out`.
 
     `keep`: 'source' packs the files' own bytes, 'decoded' Pillow's pixels, 'final' what the item transforms make of them, all
-    uint8; or another kind for each split: 'train=decoded,valid=final'. Batches stay equal to stock's bit for bit, unless
-    `variants` says how many drawn versions of each training image to keep (from `seed`; mirrors stay drawn in training).
+    uint8; 'master' pixels shrunk to what the crops need, an approximation whose error is measured and printed; or another kind
+    for each split: 'train=decoded,valid=final'. But for masters batches stay equal to stock's bit for bit, unless `variants`
+    says how many drawn versions of each training image to keep (from `seed`; mirrors stay drawn in training).
     `deterministic`: functions and transforms of your own that always make the same of the same image.
     `root`: a folder above all files, below which a copy of the data is recognised. `share` (i, n): every n-th shard alone, from
     the i-th on. `max_bad`: share of the files that may be unreadable. `progress` hears files, bytes, bad files.

@@ -112,7 +112,7 @@ class Accelerated:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iterator go on where `state_dict()` was called; raises StateError if it is not this loader's state."""
         _refuse_off("load_state_dict")
-        self._fastload_of().loaded = place.load(self, state)
+        self._fastload_of().loaded = place.load(self, self._fastload_of(), state)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as the stock class, without anything of fastload's."""

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,20 @@ import numpy as np
 import pytest
 import torch
 from fastai.vision.all import CropPad, PILImage, Resize
-from kinds import segmentation, target
+from kinds import TARGETS, segmentation, target
 from pictures import Pictures, make_pictures
-from PIL import Image
-from pipelines import ITEM_TFMS, augmented
+from PIL import Image, UnidentifiedImageError
+from pipelines import ITEM_TFMS, TRAIN, augmented
 from sidebyside import WAYS, assert_same_run, fast_run, seed_all, stock_run
 
 import fastload
 from fastload.cache import _items
-from fastload.cache.read import open_cache
+from fastload.cache.read import CacheSource, open_cache
 from fastload.cache.verify import verify
 from fastload.commands import main
-from fastload.errors import CacheError, SettingsError, StaleCache
+from fastload.errors import CacheError, SettingsError, StaleCache, StateError
+from fastload.forecasting import forecast
+from fastload.source import Ref
 
 PIPELINES = ("resize_crop_reflection", "random_resized_crop", "dihedral_sometimes", "crop_pad_flip_random_resized_crop")
 
@@ -452,3 +455,103 @@ def test_pixels_of_a_cache_are_not_changed_by_training(made: Pictures, cache: Pa
         x.fill_(0)
     assert before == {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}
     assert np.all(x.numpy() == 0)
+
+
+def test_masters_are_an_approximation_that_says_so(made: Pictures, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "cache"
+    (photos / "a").mkdir(parents=True)
+    rng = np.random.default_rng(4)
+    for k in range(6):
+        small = Image.fromarray(rng.integers(0, 256, (30, 40, 3)).astype(np.uint8))
+        small.resize((400 + k, 300), Image.Resampling.BICUBIC).save(photos / "a" / f"{k}.png")
+
+    def get(size: int, **how: Any) -> Any:
+        from fastload.vision import ImageDataLoaders, RandomResizedCrop
+
+        item = RandomResizedCrop(size, min_scale=0.35)
+        return ImageDataLoaders.from_folder(photos, valid_pct=0.3, seed=1, item_tfms=item, bs=2, num_workers=1, **how)
+
+    planned = forecast(get(32), keep="train=master,valid=decoded")
+    assert not planned.exact
+    words = r"masters of a short side of 63 pixels: NOT stock's pixels, median PSNR \d+\.\d dB, 0 % of the"
+    assert re.search(words, str(planned))
+    fastload.precompute(get(32), out, keep="train=master,valid=decoded")
+    record = CacheSource(open_cache(out).held("train"), photos).read(Ref(0, str(get(32).train.items[0])))
+    assert min(record.image.shape[:2]) == 63
+    seed_all(3)
+    wanted = [b[0] for dl in (lambda d: (d.train, d.valid))(get(32, executor="stock")) for b in dl]
+    seed_all(3)
+    dls = get(32, cache=out)
+    found = [b[0] for dl in (dls.train, dls.valid) for b in dl]
+    assert "holds masters, an approximation: median PSNR" in caplog.text
+    assert "masters, an approximation: median PSNR" in str(fastload.explain(dls))
+    assert torch.equal(wanted[-1], found[-1])  # validation is exact
+    assert 0 < (wanted[0] - found[0]).abs().mean() < 0.05
+    with pytest.raises(StaleCache, match="short side of 63 pixels and the loader's crops need 125"):
+        next(iter(get(64, cache=out).train))
+    with pytest.raises(CacheError, match="masters go with one Resize or RandomResizedCrop"):
+        fastload.precompute(loaders(made, "random_crop"), tmp_path / "other", keep="master")
+    assert verify(out) == []
+
+
+@pytest.mark.parametrize("keep", [*KEEPS, "train=decoded,valid=source"])
+def test_tta_and_predictions_are_stocks(made: Pictures, caches: Any, keep: str, caplog: pytest.LogCaptureFixture) -> None:
+    from fastai.vision.all import Learner, accuracy, simple_cnn
+
+    name, found = "random_resized_crop", []
+    for how in ({"executor": "stock"}, {"cache": caches(name, keep)}):
+        dls = loaders(made, name, num_workers=0, **how)
+        seed_all(2)
+        learn = Learner(dls, simple_cnn([3, 4, dls.c]), metrics=accuracy)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit(1)
+            seed_all(4)
+            found.append(
+                [*learn.tta(n=2), *learn.get_preds(ds_idx=0), *learn.get_preds(dl=dls.test_dl(dls.train.items[:5]))[:1]]
+            )
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+    assert ("finished by other steps than these, so files are read" in caplog.text) == ("final" in keep)
+
+
+def test_bad_files_are_skipped_or_raised_as_in_stock(made: Pictures, tmp_path: Path) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
+    shutil.copytree(made.path, copy.path)
+    bad = loaders(copy).train.items[2]
+    bad.write_bytes(b"no picture")
+    fastload.precompute(loaders(copy), out, keep="decoded", max_bad=0.5)
+    with pytest.raises(UnidentifiedImageError, match=re.escape(str(bad))):
+        list(loaders(copy, cache=out).train)
+    dls = loaders(copy, cache=out, bad_images="skip", drop_last=False)
+    assert sum(len(b[1]) for b in dls.train) == len(dls.train_ds) - 1
+
+
+def test_a_state_of_drawn_versions_goes_with_the_cache(made: Pictures, tmp_path: Path) -> None:
+    out = tmp_path / "cache"
+    fastload.precompute(loaders(made), out, keep="final", variants=3)
+    dls = loaders(made, cache=out, num_workers=2)
+    seed_all(6)
+    whole = [b[0] for b in dls.train]
+    dls = loaders(made, cache=out, num_workers=2)
+    seed_all(6)
+    running = iter(dls.train)
+    first, state = next(running)[0], dls.train.state_dict()
+    again = loaders(made, cache=out, num_workers=2)
+    again.train.load_state_dict(state)
+    for a, b in zip(whole, [first, *(b[0] for b in again.train)], strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(StateError, match="the item pipeline differs"):
+        loaders(made, num_workers=2).train.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", TARGETS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("keep", ["source", "decoded"])
+def test_every_target_is_stocks(made: Pictures, tmp_path: Path, kind: Any, keep: str) -> None:
+    make = target(kind, made, ITEM_TFMS["flip_random_resized_crop"], 2)
+    try:
+        fastload.precompute(make(), tmp_path / "cache", keep=keep)
+    except CacheError as err:
+        assert "one cache holds one of them" in str(err)  # images of several modes
+        return
+    for way in WAYS:
+        assert_same_run(stock_run(make, TRAIN), fast_run(make, TRAIN, way={**way, "cache": tmp_path / "cache"}))

@@ -16,7 +16,7 @@ from fastload.ops import Op, to_json
 
 __all__ = ["KINDS", "Blueprint", "Item", "common_root", "expected_bytes", "fingerprint", "listed", "seen", "sharded"]
 
-KINDS = ("source", "decoded", "final")
+KINDS = ("source", "decoded", "final", "master")
 SHARD_BYTES = 1 << 30  # between the 0.5 and 2 GiB that copy and resume well
 _OVERHEAD = 64  # bytes a record, for empty files
 _ARITHMETIC = "1"  # raised whenever fastload/pixels.py or the draws would give other pixels for the same steps
@@ -39,6 +39,7 @@ class Blueprint:
     """Everything that decides the bytes of a part. `shards`: item numbers [first, end) of each.
 
     `splits`: whose images these are. `variants`: drawn versions of each image from `seed`; 0 where nothing is drawn.
+    `loss`: what masters cost, as it was measured; see _master.Loss.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Blueprint:
     splits: tuple[str, ...] = ("train", "valid")
     variants: int = 0
     seed: int = 0
+    loss: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -71,6 +73,7 @@ class Blueprint:
     def document(self) -> dict[str, Any]:
         """What plan.json holds."""
         own = self.meaning() | {"format": FORMAT, "shards": [list(s) for s in self.shards], "count": len(self.items)}
+        own |= {"loss": self.loss}
         return {**own, "items": digest_of(self.lines())}
 
     def lines(self) -> bytes:
@@ -138,8 +141,11 @@ def expected_bytes(item: Item, kind: str, mode: str, root: Path, final: int = 0)
         return _OVERHEAD
 
 
-def fingerprint(kind: str, ops: Sequence[Op] = (), functions: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
-    """What besides the files decides the bytes of a kind: what decodes them, the steps in full, custom functions' digests."""
+def fingerprint(kind: str, ops: Sequence[Op] = (), functions: Sequence[tuple[str, str]] = (), side: int = 0) -> dict[str, str]:
+    """What besides the files decides the bytes of a kind: what decodes them, the steps in full, custom functions' digests.
+
+    `side`: of masters, in pixels.
+    """
     if kind == "source":
         return {}
     import PIL
@@ -151,6 +157,8 @@ def fingerprint(kind: str, ops: Sequence[Op] = (), functions: Sequence[tuple[str
         found |= {"arithmetic": _ARITHMETIC}
         found |= {f"step {k}": canonical(to_json(op)).decode() for k, op in enumerate(ops)}
         found |= {f"function {name}": digest for name, digest in functions}
+    if kind == "master":
+        found |= {"short side": str(side)}
     return found
 
 

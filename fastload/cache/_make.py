@@ -16,6 +16,7 @@ from PIL import Image
 
 from fastload import pixels
 from fastload.cache._items import Blueprint, Item, seen, source_digest
+from fastload.cache._master import shrunk
 from fastload.draws import draw_sample
 from fastload.errors import CacheError, SettingsError
 from fastload.ops import Op, from_json
@@ -63,7 +64,7 @@ def kept(blueprint: Blueprint, root: Path, number: int, function: Function | Non
         arrays = _pixels(blueprint, item, record, function)
     except Exception as err:  # noqa: BLE001  Pillow raises anything; the reason is kept and printed
         return [Kept(number, bad=f"{type(err).__name__}: {err}")]
-    codec = "raw" if blueprint.kind == "decoded" else "planes"
+    codec = "planes" if blueprint.kind == "final" else "raw"
     return [_record(number, codec, array, digest, k) for k, array in enumerate(arrays)]
 
 
@@ -119,8 +120,9 @@ def _pixels(blueprint: Blueprint, item: Item, record: Record, function: Function
     if any(name.startswith("function ") for name in blueprint.fingerprint):
         raise CacheError("its pixels are made by a function of the training script: run `fastload precompute` on that")
     image = pixels.load(record, blueprint.mode)
-    if blueprint.kind == "decoded":
-        array = np.asarray(image)
+    if blueprint.kind in ("decoded", "master"):
+        side = int(blueprint.fingerprint.get("short side", 0))
+        array = np.asarray(shrunk(image, side) if side else image)
         return [array if array.ndim == 3 else array[..., None]]
     return [_done(blueprint, item, image, k) for k in range(max(1, blueprint.variants))]
 

@@ -220,4 +220,5 @@ def blueprint_of(manifest: dict[str, Any], items: tuple[Item, ...]) -> Blueprint
         tuple(plan["splits"]),
         plan["variants"],
         plan["seed"],
+        plan["loss"],
     )

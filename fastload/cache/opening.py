@@ -10,6 +10,7 @@ from typing import Any
 
 from fastload.cache._items import Blueprint, expected_bytes, fingerprint, listed, sharded
 from fastload.cache._make import Function
+from fastload.cache._master import short_side
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, build_part
 from fastload.cache.generations import new_items, publish, read_generation
@@ -61,6 +62,8 @@ def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple
             say(f"{text}; what differs is built anew")
             rebuild(Path(options.path).resolve(), held, root, wanted)
             held = _open(options, wanted.split)
+    if held.loss is not None:
+        say(f"cache={options.path!r} holds masters, an approximation: {held.loss}")
     return held.applied(wanted.plan), [CacheSource(held, root, options.check) for _ in wanted.plan.elements]
 
 
@@ -99,7 +102,10 @@ def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:
     ops = wanted.plan.kept()[0] if held.kind == "final" else ()
     if held.kind == "final" and not held.variants and any(Plan(wanted.plan.elements, (op,)).draws for op in ops):
         raise StaleCache(f"{path} can't be built anew: the steps are random now, and it keeps one outcome of each image")
-    now = fingerprint(held.kind, ops, wanted.functions)
+    side = int(held.fingerprint.get("short side", 0))
+    if side and (needed := short_side(wanted.plan)) > side:
+        raise StaleCache(f"{path} holds masters of {side} pixels and the loader's crops need {needed}; build it anew")
+    now = fingerprint(held.kind, ops, wanted.functions, side)
     items = listed(
         [p for p in {*map(os.path.abspath, wanted.paths()), *(str(root / p) for p in held.where)} if os.path.exists(p)], root
     )

@@ -17,13 +17,14 @@ import numpy as np
 from fastload.cache import _format as on_disk
 from fastload.cache._items import fingerprint
 from fastload.cache._make import kept_ops
+from fastload.cache._master import Loss, short_side
 from fastload.cache._part import CHECKS, Part, Shard, blueprint_of
 from fastload.cache.generations import Generation, opened_parts, read_generation
 from fastload.errors import CacheError, SettingsError, StaleCache
 from fastload.machine import major_faults
 from fastload.ops import Size, Stored
 from fastload.plan import Element, Plan
-from fastload.source import Record, Ref, sniff
+from fastload.source import Files, Record, Ref, sniff
 
 __all__ = ["Cache", "CacheSource", "Cached", "Held", "cached", "open_cache"]
 
@@ -93,6 +94,11 @@ class Held:
         """Shard and first row of a path below the root."""
         return self.where.get(path)
 
+    def holds(self, path: str) -> bool:
+        """Whether a file is in the cache, or was found to be bad, wherever its root lies now."""
+        parts = Path(os.path.abspath(path)).parts
+        return any((below := "/".join(parts[k:])) in self.where or below in self.bad for k in range(1, len(parts)))
+
     def root_of(self, path: str) -> Path:
         """The folder below which a file lies as it did when it was kept. Raises StaleCache where it is not in the cache."""
         parts = Path(os.path.abspath(path)).parts
@@ -105,12 +111,15 @@ class Held:
     def differing(self, plan: Plan, functions: Sequence[tuple[str, str]] = ()) -> list[str]:
         """What decides its bytes and is other now, in words: decoder, steps, functions (name and digest), mode."""
         kept = plan.kept()[0] if self.kind == "final" else ()
-        now, then = fingerprint(self.kind, kept, functions), self.fingerprint
+        side = int(self.fingerprint["short side"]) if self.kind == "master" else 0
+        now, then = fingerprint(self.kind, kept, functions, side), self.fingerprint
         words = [
             f"{k} was {then.get(k)!r} and is {now.get(k)!r}"
             for k in sorted(now.keys() | then.keys())
             if now.get(k) != then.get(k)
         ]
+        if side and plan.ops and (needed := short_side(plan)) > side:
+            words.append(f"its masters have a short side of {side} pixels and the loader's crops need {needed}")
         if self.kind != "source":
             words += [
                 f"it holds {self.mode} pixels and the loader wants {e.mode}" for e in plan.elements if e.mode != self.mode
@@ -133,6 +142,12 @@ class Held:
         if len(plan.elements) != 1 or plan.spatial != (plan.elements[0].position,):
             raise StaleCache(f"{self.path} holds finished images, and these items have masks, points or boxes to go with them")
         return replace(plan, ops=(Stored(self.size, max(1, self.variants)), *plan.kept()[1]))
+
+    @property
+    def loss(self) -> Loss | None:
+        """What masters cost, as it was measured when they were made; None for everything else."""
+        found = self.parts[-1].manifest["plan"]["loss"]
+        return Loss(found["psnr_db"], found["enlarged"], int(found["images"])) if found else None
 
     @cached_property
     def size(self) -> Size:
@@ -193,7 +208,7 @@ class CacheSource:
         if check not in CHECKS:
             raise CacheError(f"check={check!r} is none of {', '.join(CHECKS)}")
         self.held, self.root, self.check = kept, root, check
-        self.windows = kept.kind == "decoded"  # whether reading a part of an image costs less
+        self.windows = kept.kind in ("decoded", "master")  # whether reading a part of an image costs less
         self._prefix = str(root).rstrip("/") + "/"
         self._faults, self._again = -1, 0
 
@@ -204,7 +219,12 @@ class CacheSource:
         return len(self.held)
 
     def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
-        """The record of `ref`. Raises StaleCache where the cache has none, CacheError where it is damaged."""
+        """The record of `ref`; a file that could not be kept is read itself, so that its fault is stock's.
+
+        Raises StaleCache where the cache has none, CacheError where it is damaged.
+        """
+        if self._unkept(ref):
+            return Files().read(ref)
         shard, row = self._row(ref)
         row += ref.variant
         _, _, _, width, height, codec, channels, *_ = shard.rows[row].item()
@@ -244,6 +264,8 @@ class CacheSource:
 
     def size(self, ref: Ref) -> Size | None:
         """(width, height), or None where only decoding tells."""
+        if self._unkept(ref):
+            return None
         shard, row = self._row(ref)
         _, _, _, width, height, *_ = shard.rows[row].item()
         return (width, height) if width and height else None
@@ -251,6 +273,15 @@ class CacheSource:
     def fingerprint(self) -> str:
         """Digest of the parts' manifests."""
         return on_disk.digest_of(on_disk.canonical([p.manifest["digest"] for p in self.held.parts]))
+
+    def _unkept(self, ref: Ref) -> bool:
+        """Whether it is a bad file, of a cache whose images go through the usual steps."""
+        return bool(self.held.bad) and self.held.kind != "final" and self._below(str(ref.path)) in self.held.bad
+
+    def _below(self, path: str) -> str:
+        """The path below the root, also of one that is relative or holds dots."""
+        plain = path.startswith(self._prefix) and "/." not in path
+        return path[len(self._prefix) :] if plain else Path(os.path.relpath(os.path.abspath(path), self.root)).as_posix()
 
     def _row(self, ref: Ref) -> tuple[Shard, int]:
         path = str(ref.path)
@@ -261,7 +292,7 @@ class CacheSource:
 
     def _sought(self, path: str) -> tuple[Shard, int]:
         """The same for paths that are relative or hold dots, and the error."""
-        below = Path(os.path.relpath(os.path.abspath(path), self.root)).as_posix()
+        below = self._below(path)
         found = self.held.find(below)
         if found is None:
             why = self.held.bad.get(below)

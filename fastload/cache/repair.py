@@ -40,7 +40,7 @@ def _repair_part(path: Path, root: Path, how: How, said: Callable[[str], None]) 
     blueprint = _blueprint(path)
     ops = kept_ops(blueprint)
     names = tuple((k.removeprefix("function "), v) for k, v in blueprint.fingerprint.items() if k.startswith("function "))
-    now = fingerprint(blueprint.kind, ops, names)
+    now = fingerprint(blueprint.kind, ops, names, int(blueprint.fingerprint.get("short side", 0)))
     broken = []
     for number in range(len(blueprint.shards)):
         if (why := _fault(path, number, blueprint.digest())) is not None:

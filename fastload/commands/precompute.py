@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_arguments(parser)
     parser.add_argument("--out", required=True, metavar="CACHE", help="folder of the cache")
     parser.add_argument(
-        "--keep", default="source", help="source, decoded or final; or one for each split: train=decoded,valid=final"
+        "--keep", default="source", help="source, decoded, final or master; or one for each split: train=decoded,valid=final"
     )
     parser.add_argument(
         "--variants", type=int, default=0, metavar="K", help="with final: drawn versions of each training image"
