@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pictures import Pictures, make_pictures
 from PIL import Image
+
+import fastload
+from fastload.errors import CacheError
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,3 +49,40 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for item in items:
         picture.save(item)
     return items
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
+    """Pictures that caches are made of."""
+    return make_pictures(tmp_path_factory.mktemp("cached") / "data")
+
+
+@pytest.fixture(scope="module", params=("source", "decoded", "train=decoded,valid=final"))
+def cache(made: Pictures, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of each kind."""
+    from cached import loaders  # imports fastai, as above
+
+    out = tmp_path_factory.mktemp("kept") / "cache"
+    assert fastload.precompute(loaders(made), out, keep=request.param).whole
+    return out
+
+
+@pytest.fixture(scope="module")
+def caches(made: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function from pipeline and what to keep to a cache, each built once."""
+    from cached import loaders  # imports fastai, as above
+
+    kept: dict[Any, Path] = {}
+
+    def get(name: str, keep: str) -> Path:
+        key = (name if "final" in keep else "", keep)
+        if key not in kept:
+            kept[key] = tmp_path_factory.mktemp("kept") / "cache"
+            try:
+                fastload.precompute(loaders(made, name), kept[key], keep=keep)
+            except CacheError as err:
+                assert "are drawn anew each time" in str(err) or "end in different sizes" in str(err)
+                kept[key] = get(name, "decoded")
+        return kept[key]
+
+    return get

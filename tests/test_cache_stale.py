@@ -1,0 +1,230 @@
+"""A cache that is not what the data are now is refused by name, used or rebuilt as asked; it grows, moves, lists its files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cached import loaders
+from fastai.vision.all import CropPad, PILImage, Resize
+from pictures import Pictures
+from PIL import Image
+from pipelines import ITEM_TFMS
+from sidebyside import seed_all
+
+import fastload
+from fastload.cache import _items
+from fastload.cache.read import open_cache
+from fastload.cache.verify import verify
+from fastload.commands import main
+from fastload.errors import CacheError, SettingsError, StaleCache
+
+
+def test_a_changed_file_is_refused_by_name(made: Pictures, cache: Path, tmp_path: Path) -> None:
+    copy = Pictures(tmp_path / "copy")
+    shutil.copytree(made.path, copy.path)
+    path = copy.files[3]
+    Image.new("RGB", (40, 40)).save(path)
+    with pytest.raises(StaleCache, match=f"{path} has other bytes"):
+        next(iter(loaders(copy, cache=cache).train))
+
+
+def test_a_new_file_is_refused_by_name(made: Pictures, cache: Path, tmp_path: Path) -> None:
+    copy = Pictures(tmp_path / "copy")
+    shutil.copytree(made.path, copy.path)
+    shutil.copy(copy.files[0], copy.files[0].with_name("new.jpg"))
+    dls = loaders(copy, cache=cache)  # a file more, so the split is another one: a part for each split misses others too
+    with pytest.raises(StaleCache, match=r"\.\w+ is not in the cache"):
+        assert [*dls.train, *dls.valid]
+
+
+def test_damage_ends_the_epoch_with_its_name(made: Pictures, tmp_path: Path) -> None:
+    fastload.precompute(loaders(made), tmp_path / "cache", keep="decoded")
+    shard = next((tmp_path / "cache").glob("parts/*/shards/*.lmdb"))
+    data = bytearray(shard.read_bytes())
+    data[int(open_cache(tmp_path / "cache").parts[0].shards[0].rows["offset"][5]) + 100] ^= 4
+    shard.write_bytes(data)
+    dls = loaders(made, cache=tmp_path / "cache", bad_images="skip")
+    with pytest.raises(CacheError, match="is damaged: item"):
+        assert [*dls.train, *dls.valid]
+    assert main(["cache", "verify", str(tmp_path / "cache")]) == 3
+
+
+def inverted(image: PILImage) -> PILImage:
+    """A user's item transform."""
+    return PILImage(image.point(lambda v: 255 - v))
+
+
+def test_a_users_function_is_kept_by_its_source_code(made: Pictures, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    item = [*ITEM_TFMS["resize_squish_zeros"](), inverted]
+    out = tmp_path / "cache"
+    with pytest.raises(CacheError, match="item transform inverted is not one that fastload knows"):
+        fastload.precompute(loaders(made, item), out, keep="final")
+    assert fastload.precompute(loaders(made, item), out, keep="final", deterministic=[inverted]).records == len(made.files)
+    for workers in (0, 2):
+        found = []
+        for how in ({"executor": "stock"}, {"cache": out}):
+            dls = loaders(made, item, num_workers=workers, **how)
+            seed_all(1)
+            found.append([b for dl in (dls.train, dls.valid) for b in dl])
+        for (x, y), (u, v) in zip(*found, strict=True):
+            assert torch.equal(x, u)
+            assert torch.equal(y, v)
+    assert "stays with stock" not in caplog.text
+
+    def inverted_otherwise(image: PILImage) -> PILImage:
+        return PILImage(image.point(lambda v: 254 - v))
+
+    inverted_otherwise.__qualname__ = "inverted"
+    with pytest.raises(StaleCache, match=r"function \d inverted was '"):
+        next(iter(loaders(made, [*ITEM_TFMS["resize_squish_zeros"](), inverted_otherwise], cache=out).train))
+    with pytest.raises(StaleCache, match=r"function \d inverted was '"):
+        next(iter(loaders(made, ITEM_TFMS["resize_squish_zeros"](), cache=out).train))
+
+
+STALE = {
+    "size": ([lambda: Resize(32, "squish")], r"step 0 was .*\[24,24\].* and is .*\[32,32\]"),
+    "method": ([lambda: Resize(24, "pad")], r"step 0 was .*squish.* and is .*pad"),
+    "step": ([lambda: Resize(24, "squish"), lambda: CropPad(20)], "step 1 was None and is"),
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_other_steps_are_stale_by_name(made: Pictures, caches: Any, name: str) -> None:
+    makers, words = STALE[name]
+    with pytest.raises(StaleCache, match=words):
+        next(iter(loaders(made, [make() for make in makers], cache=caches("resize_squish_zeros", "final")).valid))
+
+
+@pytest.mark.parametrize("field", ["pillow", "decoder jpg", "decoder webp", "arithmetic"])
+def test_other_versions_are_stale_by_name(made: Pictures, caches: Any, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = caches("resize_squish_zeros", "final")
+    real = _items.fingerprint
+    monkeypatch.setattr("fastload.cache.read.fingerprint", lambda *a: real(*a) | {field: "9.9"})
+    with pytest.raises(StaleCache, match=f"{field} was '.*' and is '9.9'"):
+        next(iter(loaders(made, "resize_squish_zeros", cache=out).valid))
+
+
+def test_a_stale_cache_may_be_used_or_rebuilt(made: Pictures, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
+    shutil.copytree(made.path, copy.path)
+    fastload.precompute(loaders(copy), out, keep="decoded")
+    old = [b[0] for b in loaders(copy, executor="stock").valid]
+    for path in copy.files[:3]:
+        Image.new("RGB", (40, 40), (9, 8, 7)).save(path, format="PNG")
+    shutil.copy(copy.files[4], copy.files[4].with_name("new.jpg"))
+    dls = loaders(copy, cache=fastload.cached(out, stale="use"))
+    assert "it is used as it is, as asked" not in caplog.text
+    with pytest.raises(StaleCache, match=r"new\.jpg is not in the cache"):
+        assert [b for dl in (dls.train, dls.valid) for b in dl]
+    assert "it is used as it is, as asked" in caplog.text
+    dls = loaders(copy, cache=fastload.cached(out, stale="rebuild"))
+    stock = loaders(copy, executor="stock")
+    seed_all(2)
+    wanted = [b[0] for dl in (stock.train, stock.valid) for b in dl]
+    seed_all(2)
+    found = [b[0] for dl in (dls.train, dls.valid) for b in dl]
+    assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
+    assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(old, wanted[-len(old) :], strict=True))
+    assert "what differs is built anew" in caplog.text
+    assert open_cache(out).generation.number == 3  # the new file is for validation
+    with pytest.raises(SettingsError, match="stale='never' is not one of"):
+        fastload.cached(out, stale="never")
+
+
+def test_changed_new_and_gone_files_make_a_new_generation(made: Pictures, tmp_path: Path) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
+    shutil.copytree(made.path, copy.path)
+    fastload.precompute(loaders(copy), out)
+    again = fastload.precompute(loaders(copy), out)
+    assert (again.generation, again.built) == (1, 0)
+    copy.files[0].unlink()
+    os.utime(copy.files[1])
+    Image.new("RGB", (40, 40), (9, 8, 7)).save(copy.files[2], format="PNG")
+    shutil.copy(copy.files[4], copy.files[4].with_name("new.jpg"))
+    with pytest.raises(StaleCache, match="has other bytes"):
+        assert list(loaders(copy, cache=out).train)
+    made_now = fastload.precompute(loaders(copy), out)
+    assert (made_now.generation, made_now.built) == (2, 2)
+    held = open_cache(out).held("train")
+    assert set(held.where) == {str(p.relative_to(copy.images)) for p in copy.files}
+    assert len([b for dl in (loaders(copy, cache=out).train, loaders(copy, cache=out).valid) for b in dl]) > 3
+    before = {p.name for p in (out / "parts").iterdir()}
+    (out / "parts" / "all-0123456789abcdef").mkdir()
+    assert main(["cache", "gc", str(out)]) == 0
+    assert {p.name for p in (out / "parts").iterdir()} == before
+    assert sorted(p.name for p in out.glob("manifest*")) == ["manifest.00002.json", "manifest.json"]
+    assert main(["cache", "verify", str(out)]) == 0
+    with pytest.raises(CacheError, match=r"was built otherwise \(kind: 'source' there, 'decoded' here"):
+        fastload.precompute(loaders(copy), out, keep="decoded")
+
+
+def test_a_staged_cache_is_a_copy_that_is_whole(made: Pictures, cache: Path, tmp_path: Path) -> None:
+    how = fastload.cached(cache, stage=tmp_path / "fast")
+    wanted = [b[0] for b in loaders(made, cache=cache).valid]
+    assert all(torch.equal(a, b) for a, b in zip(wanted, [b[0] for b in loaders(made, cache=how).valid], strict=True))
+    (copy,) = [p for p in (tmp_path / "fast").iterdir() if p.is_dir()]
+    assert verify(copy) == []
+    shard = next(cache.glob("parts/*/shards/*.lmdb"))
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    shutil.rmtree(copy)
+    with pytest.raises(CacheError, match="is damaged, or changed while it was copied"):
+        next(iter(loaders(made, cache=how).valid))
+    assert [p.name for p in (tmp_path / "fast").iterdir() if p.is_dir()] == []
+    shard.write_bytes(data)
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_where_the_files_are_gone_the_cache_lists_them(made: Pictures, cache: Path, tmp_path: Path, block: bool) -> None:
+    from fastload.vision import CategoryBlock, DataBlock, ImageBlock, get_image_files, parent_label
+
+    gone = tmp_path / "moved" / "images"
+    gone.mkdir(parents=True)
+    if block:
+        item = ITEM_TFMS["random_resized_crop"]()
+        blocks = DataBlock((ImageBlock, CategoryBlock), get_items=get_image_files, get_y=parent_label, item_tfms=item)
+        dls = blocks.dataloaders(gone, bs=4, num_workers=0, cache=cache)
+    else:
+        dls = loaders(Pictures(tmp_path / "moved"), cache=cache, num_workers=0)
+    files = sorted([*dls.train.items, *dls.valid.items])
+    assert [p.relative_to(gone) for p in files] == [p.relative_to(made.images) for p in made.files]
+    assert dls.vocab == sorted({p.parent.name for p in made.files})
+    if len(open_cache(cache).parts) == 1:  # one that is kept by split goes with that split alone
+        assert len([b for dl in (dls.train, dls.valid) for b in dl]) > 3
+
+
+def test_images_for_prediction_need_no_cache(
+    made: Pictures, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "unseen.png"
+    Image.new("RGB", (50, 40), (200, 100, 50)).save(path)
+    dls = loaders(made, cache=cache)
+    (x,) = next(iter(dls.test_dl([path, path])))
+    (u,) = next(iter(loaders(made, executor="stock").test_dl([path, path])))
+    assert torch.equal(x, u)
+    assert "holds none of these images" in caplog.text
+    (x,) = next(iter(dls.test_dl(dls.valid.items[:2])))  # these it has
+    assert len(x) == 2
+
+
+def test_another_mode_than_was_kept_is_refused(made: Pictures, tmp_path: Path) -> None:
+    from fastload.vision import CategoryBlock, DataBlock, ImageBlock, PILImageBW, Resize, get_image_files, parent_label
+
+    fastload.precompute(loaders(made), tmp_path / "cache", keep="decoded")
+    block = DataBlock(
+        (ImageBlock(PILImageBW), CategoryBlock), get_items=get_image_files, get_y=parent_label, item_tfms=Resize(16)
+    )
+    with pytest.raises(StaleCache, match="holds RGB pixels and the loader wants L"):
+        next(iter(block.dataloaders(made.images, bs=4, cache=tmp_path / "cache").train))
+
+
+def test_what_is_no_cache_is_named(made: Pictures, tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match="no finished cache"):
+        next(iter(loaders(made, cache=tmp_path).train))
+    with pytest.raises(SettingsError, match="cache=3 is no path"):
+        loaders(made, cache=3)
