@@ -2,11 +2,11 @@
 
     python benchmarks/bench_variants.py DATA [--seeds 3] [--epochs 30] [--json FILE]
 
-DATA is a folder of class folders. A small convolutional network is trained from scratch at 64 pixels on random resized crops and
-mirrors, the crops drawn online by stock fastai's rules or taken from a cache of K = 1, 2, 4, 8 versions (mirrors stay online).
-Everything but the crops is the same for one seed: split, weights, order. Accuracy on the validation images (a quarter, which nothing
-is drawn for) after the last epoch; means over the seeds with 95 % intervals (Student's t), and the paired difference from online.
-Answers: benchmarks/results/bench_variants.json.
+DATA is a folder of class folders. A small convolutional network is trained from scratch at 64 pixels on random resized crops
+and mirrors, the crops drawn online by stock fastai's rules or taken from a cache of K = 1, 2, 4, 8 versions (mirrors stay
+online). Everything but the crops is the same for one seed: split, weights, order. Accuracy on the validation images (a quarter,
+which nothing is drawn for) after the last epoch; means over the seeds with 95 % intervals (Student's t), and the paired
+difference from online. Answers: benchmarks/results/bench_variants.json.
 """
 
 from __future__ import annotations

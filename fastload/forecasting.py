@@ -75,7 +75,7 @@ class Forecast:
 
 def _words(plan: Blueprint) -> str:
     if plan.loss:
-        return f"masters of a short side of {plan.fingerprint['short side']} pixels: NOT stock's pixels, {Loss(**plan.loss)}"
+        return f"masters of a short side of {plan.fingerprint['short side']} pixels: NOT stock's pixels, {Loss.of(plan.loss)}"
     if plan.variants:
         return (
             f"{plan.variants} drawn version{'s' if plan.variants > 1 else ''} of each image: NOT stock's batches, "

@@ -227,7 +227,7 @@ def test_masters_are_an_approximation_that_says_so(made: Pictures, tmp_path: Pat
     words = r"masters of a short side of 63 pixels: NOT stock's pixels, median PSNR \d+\.\d dB, 0 % of the"
     assert re.search(words, str(planned))
     fastload.precompute(get(32), out, keep="train=master,valid=decoded")
-    record = CacheSource(open_cache(out).held("train"), photos).read(Ref(0, str(get(32).train.items[0])))
+    record = CacheSource(open_cache(out).held("train"), photos / "a").read(Ref(0, str(get(32).train.items[0])))
     assert min(record.image.shape[:2]) == 63
     seed_all(3)
     wanted = [b[0] for dl in (lambda d: (d.train, d.valid))(get(32, executor="stock")) for b in dl]

@@ -36,6 +36,11 @@ class Loss:
     enlarged: float
     images: int
 
+    @staticmethod
+    def of(found: dict[str, float]) -> Loss:
+        """From JSON values."""
+        return Loss(found["psnr_db"], found["enlarged"], int(found["images"]))
+
     def __str__(self) -> str:
         quality = "most images keep every pixel" if self.psnr_db >= EQUAL_DB else f"median PSNR {self.psnr_db:.1f} dB"
         return f"{quality}, {100 * self.enlarged:.0f} % of the crops newly enlarged (measured on {self.images} images)"

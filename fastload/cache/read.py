@@ -147,7 +147,7 @@ class Held:
     def loss(self) -> Loss | None:
         """What masters cost, as it was measured when they were made; None for everything else."""
         found = self.parts[-1].manifest["plan"]["loss"]
-        return Loss(found["psnr_db"], found["enlarged"], int(found["images"])) if found else None
+        return Loss.of(found) if found else None
 
     @cached_property
     def size(self) -> Size:
