@@ -44,7 +44,7 @@ def get_dls(data: Path, seed: int, cache: Path | None = None) -> Any:
 def trained(data: Path, seed: int, versions: int, epochs: int, folder: Path) -> float:
     """Accuracy of one training."""
     from fastai.basics import Learner, accuracy, set_seed
-    from fastai.layers import simple_cnn
+    from fastai.layers import SimpleCNN
 
     from fastload import precompute
 
@@ -56,7 +56,7 @@ def trained(data: Path, seed: int, versions: int, epochs: int, folder: Path) -> 
     set_seed(seed, reproducible=True)
     dls = get_dls(data, seed, cache)
     set_seed(seed, reproducible=True)
-    learn = Learner(dls, simple_cnn([3, 16, 32, 64, 128, dls.c], bn=True), metrics=accuracy)
+    learn = Learner(dls, SimpleCNN([3, 16, 32, 64, 128, dls.c]), metrics=accuracy)
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(epochs, 4e-3)
     return float(learn.recorder.values[-1][-1])

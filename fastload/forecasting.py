@@ -265,7 +265,7 @@ def _planned(
         return None, gone
     size = Plan((Element(0, way.mode),), way.ops).size if way.kind == "final" and way.ops else None
     final = 0 if size is None else size[0] * size[1] * len(way.mode) * max(1, way.variants)
-    sizes = [expected_bytes(item, way.kind, way.mode, root, final) for item in items]
+    sizes = [expected_bytes(item, way.kind, way.mode, root, final, way.side) for item in items]
     loss = {}
     if way.plan is not None:
         loss = asdict(measured_loss([root / item.path for item in items], way.plan, way.side, way.mode))

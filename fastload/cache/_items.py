@@ -126,8 +126,11 @@ def sharded(sizes: Sequence[int], most: int = SHARD_BYTES) -> tuple[tuple[int, i
     return (*shards, (first, len(sizes)))
 
 
-def expected_bytes(item: Item, kind: str, mode: str, root: Path, final: int = 0) -> int:
-    """Payload bytes of an item: of pixels by the image's header, 0 where that can't be read; `final` where it is given."""
+def expected_bytes(item: Item, kind: str, mode: str, root: Path, final: int = 0, side: int = 0) -> int:
+    """Payload bytes of an item: of pixels by the image's header, 0 where that can't be read; `final` where it is given.
+
+    `side`: the largest short side that is kept, in pixels; 0 keeps all.
+    """
     if kind == "source":
         return item.size + _OVERHEAD
     if final:
@@ -136,7 +139,8 @@ def expected_bytes(item: Item, kind: str, mode: str, root: Path, final: int = 0)
 
     try:
         with Image.open(root / item.path) as image:  # its header alone
-            return int(image.width * image.height * len(mode) + _OVERHEAD)
+            scale = min(1.0, side / min(image.size)) if side else 1.0
+            return int(image.width * image.height * scale**2 * len(mode) + _OVERHEAD)
     except Exception:  # noqa: BLE001  Pillow raises anything; the build says what is wrong with it
         return _OVERHEAD
 

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from fastload import pixels
-from fastload.draws import draw_sample
+from fastload.draws import Sample, draw_sample
 from fastload.errors import CacheError
 from fastload.ops import Flip, RandomResizedCrop, Resize, Size
 from fastload.plan import Element, Plan
@@ -96,8 +96,9 @@ def measured_loss(files: Sequence[Path], plan: Plan, side: int, mode: str, seed:
                 image = opened.convert(mode)
         except Exception:  # noqa: BLE001  Pillow raises anything; the build lists what can't be read
             continue
-        pair = [_finished(only, element, one, random.Random(f"{seed} {k}")) for one in (image, shrunk(image, side))]
-        (exact, of), (near, near_of) = pair
+        small, sample = shrunk(image, side), draw_sample(only, random.Random(f"{seed} {k}"), image.size)
+        exact, of = _finished(only, element, image, sample)
+        near, near_of = _finished(only, element, small, tuple(_scaled(d, image.size, small.size) for d in sample))
         enlarged += near_of < 1 <= of
         error = float(((exact.astype(np.float64) - near) ** 2).mean())
         quality.append(EQUAL_DB if error == 0 else min(EQUAL_DB, 10 * math.log10(255**2 / error)))
@@ -106,10 +107,19 @@ def measured_loss(files: Sequence[Path], plan: Plan, side: int, mode: str, seed:
     return Loss(float(np.median(quality)), enlarged / len(quality), len(quality))
 
 
-def _finished(plan: Plan, element: Element, image: Any, rng: random.Random) -> tuple[Any, float]:
+def _scaled(drawn: Any, size: Size, to: Size) -> Any:
+    """The draws of a random resized crop for the same part of a smaller image; others are the same for every size."""
+    if not (isinstance(drawn, tuple) and drawn and isinstance(drawn[0], tuple)):
+        return drawn
+    corner, crop = drawn
+    crop = tuple(max(1, min(t, round(c * t / s))) for c, s, t in zip(crop, size, to, strict=True))
+    return tuple(min(t - c, round(x * t / s)) for x, c, s, t in zip(corner, crop, size, to, strict=True)), crop
+
+
+def _finished(plan: Plan, element: Element, image: Any, sample: Sample) -> tuple[Any, float]:
     """Pixels after the steps, and how many source pixels the crop has for one of the output, along its scarcer side."""
     size = (image.width, image.height)
-    todo = pixels.tidy(pixels.steps(plan, element, draw_sample(plan, rng, size), size, size), size)
+    todo = pixels.tidy(pixels.steps(plan, element, sample, size, size), size)
     have, per_pixel = size, math.inf
     for step in todo:
         if isinstance(step, pixels.Window):

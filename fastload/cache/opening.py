@@ -115,11 +115,10 @@ def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:
         return
     final = Plan(wanted.plan.elements, ops).size if ops else None
     size = 0 if final is None else final[0] * final[1] * len(mode) * max(1, held.variants)
-    sizes = [expected_bytes(item, held.kind, mode, root, size) for item in fresh]
-    splits = tuple(held.parts[-1].manifest["plan"]["splits"])
-    blueprint = Blueprint(
-        held.kind, mode, now, sharded(sizes), fresh, splits, held.variants, held.parts[-1].manifest["plan"]["seed"]
-    )
+    sizes = [expected_bytes(item, held.kind, mode, root, size, side) for item in fresh]
+    before = held.parts[-1].manifest["plan"]
+    how = {"splits": tuple(before["splits"]), "variants": held.variants, "seed": before["seed"], "loss": before["loss"]}
+    blueprint = Blueprint(held.kind, mode, now, sharded(sizes), fresh, **how)
     folder = path / "parts" / blueprint.name
     if not build_part(blueprint, root, folder, How(max_bad=1.0, function=wanted.function)):
         raise CacheError(f"{folder} is being built by others; run this again when they are done")
