@@ -11,7 +11,7 @@ from typing import Any
 
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, Progress, build_part
-from fastload.cache.generations import publish, read_generation
+from fastload.cache.generations import publish
 from fastload.cache.read import open_cache
 from fastload.errors import CacheError
 from fastload.forecasting import Forecast, forecast
@@ -85,10 +85,9 @@ def precompute(  # the keywords are the command's options
         done += len(part.blueprint.items)
     if not whole:
         return Outcome(folder, keep, False, 0, 0, {}, built=done)
-    before = read_generation(folder).parts if (folder / "manifest.json").exists() else ()
     names = [p.blueprint.name for p in plan.parts]
     made = [(name, str(read_manifest(folder / "parts" / name)["digest"])) for name in names]
-    publish(folder, (*(p for p in before if p[0] not in names), *made), dict(plan.gone))
+    publish(folder, made, plan.gone)
     return _outcome(folder, keep, done)
 
 

@@ -37,7 +37,7 @@ def finish(plan: what.Blueprint, root: Path, out: Path, **how: Any) -> bool:
     """Build a cache of one part."""
     whole = build_part(plan, root, out / "parts" / plan.name, How(**how))
     if whole:
-        publish(out, ((plan.name, read_manifest(out / "parts" / plan.name)["digest"]),), {})
+        publish(out, [(plan.name, read_manifest(out / "parts" / plan.name)["digest"])], {})
     return whole
 
 

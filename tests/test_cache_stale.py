@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sidebyside import seed_all
 
 import fastload
 from fastload.cache import _items
+from fastload.cache.generations import publish, read_generation
 from fastload.cache.read import open_cache
 from fastload.cache.verify import verify
 from fastload.commands import main
@@ -228,3 +230,14 @@ def test_what_is_no_cache_is_named(made: Pictures, tmp_path: Path) -> None:
         next(iter(loaders(made, cache=tmp_path).train))
     with pytest.raises(SettingsError, match="cache=3 is no path"):
         loaders(made, cache=3)
+
+
+def test_parts_published_at_the_same_time_are_all_kept(made: Pictures, tmp_path: Path) -> None:
+    out = tmp_path / "cache"
+    out.mkdir()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: publish(out, [(f"all-{k:016x}", f"{k:032x}")], {}), range(24)))
+    found = read_generation(out)
+    assert found.number == 24
+    assert publish(out, [found.parts[0]], {}) == found  # a late builder of what was there before
+    assert sorted(name for name, _ in found.parts) == [f"all-{k:016x}" for k in range(24)]

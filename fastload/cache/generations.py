@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,21 +81,30 @@ def _is_new(item: Item, known: tuple[Item, Part] | None, root: Path) -> bool:
     return bool(source_digest((root / item.path).read_bytes()) != shard.rows[row]["source"].tobytes())
 
 
-def publish(path: Path, parts: tuple[tuple[str, str], ...], gone: dict[str, tuple[str, ...]]) -> Generation:
-    """Make these parts the cache: its manifest under the generation's number, then a copy of it in manifest.json.
+def publish(
+    path: Path,
+    added: Sequence[tuple[str, str]],
+    gone: Mapping[str, tuple[str, ...]],
+    replaced: Collection[str] = (),
+) -> Generation:
+    """Add parts (folder names, digests of their manifests) to the newest generation, without those `replaced`: a new one.
 
-    Nothing is done where they are the cache already.
+    Its manifest is written under its number, then copied to manifest.json, by one publisher at a time. `gone`: of the splits
+    that were looked at. Nothing is done where all of it is so already.
     """
     with on_disk.alone(path / "lock"):
         before = read_generation(path) if (path / "manifest.json").exists() else None
-        made = Generation(1 if before is None else before.number + 1, parts, gone)
+        kept = [p for p in (before.parts if before else ()) if p[0] not in replaced]
+        names = {name for name, _ in kept}  # one that is there keeps its place: what came after it is newer
+        parts = (*kept, *(p for p in added if p[0] not in names))
+        made = Generation(before.number + 1 if before else 1, parts, {**(before.gone if before else {}), **gone})
         if before is not None and made.document() | {"generation": before.number} == before.document():
             return before
         body = made.document()
         whole = {**body, "digest": on_disk.digest_of(on_disk.canonical(body))}
         for name in (numbered(made.number), "manifest.json"):
             on_disk.write_json(path / name, whole)
-    return read_generation(path)
+        return read_generation(path)
 
 
 def numbered(generation: int) -> str:

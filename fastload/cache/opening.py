@@ -13,7 +13,7 @@ from fastload.cache._make import Function
 from fastload.cache._master import short_side
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, build_part
-from fastload.cache.generations import new_items, publish, read_generation
+from fastload.cache.generations import new_items, publish
 from fastload.cache.read import Cached, CacheSource, Held, open_cache
 from fastload.cache.staging import staged
 from fastload.errors import CacheError, StaleCache
@@ -122,7 +122,5 @@ def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:
     folder = path / "parts" / blueprint.name
     if not build_part(blueprint, root, folder, How(max_bad=1.0, function=wanted.function)):
         raise CacheError(f"{folder} is being built by others; run this again when they are done")
-    replaced: set[str] = set() if same else {p.path.name for p in held.parts}
-    generation = read_generation(path)
-    parts = [p for p in generation.parts if p[0] not in {*replaced, blueprint.name}]
-    publish(path, (*parts, (blueprint.name, read_manifest(folder)["digest"])), generation.gone)
+    replaced = () if same else tuple(p.path.name for p in held.parts)
+    publish(path, [(blueprint.name, str(read_manifest(folder)["digest"]))], {}, replaced)
