@@ -177,14 +177,28 @@ def stock_fed(dl: Any, cache: Any, say: Say) -> Iterator[None]:
             f"{path} holds finished images, and this loader is left to stock fastai, which would transform them again"
         )
     _, sources = attach(as_cached(cache), wanted, say)
-    before = [tl.tfms.fs[-1] for tl, _ in found]
-    for (tl, _), source in zip(found, sources, strict=True):
-        tl.tfms.fs[-1] = _FromCache(tl.tfms.fs[-1], source)
-    try:
+    with ExitStack() as stack:
+        for (tl, _), source in zip(found, sources, strict=True):
+            stack.callback(_read_from(tl.tfms, source))
         yield
-    finally:
-        for (tl, _), opener in zip(found, before, strict=True):
-            tl.tfms.fs[-1] = opener
+
+
+def _read_from(pipeline: Any, source: CacheSource) -> Callable[[], None]:
+    """Let a pipeline open its images from a cache; returns what undoes that.
+
+    It gets a list of its own, since fastai's subsets share theirs. Undone while a later one is in place, it opens files again.
+    """
+    from fastcore.foundation import L
+
+    before, reader = pipeline.fs, _FromCache(pipeline.fs[-1], source)
+    mine = pipeline.fs = L([*before[:-1], reader])
+
+    def undo() -> None:
+        reader.source = None
+        if pipeline.fs is mine:
+            pipeline.fs = before
+
+    return undo
 
 
 class _FromCache:
@@ -193,12 +207,12 @@ class _FromCache:
     Pickled for a worker process it takes the cache along; pickled for anything else it is the transform alone.
     """
 
-    def __init__(self, opener: Any, source: CacheSource) -> None:
+    def __init__(self, opener: Any, source: CacheSource | None) -> None:
         self.opener, self.source = opener, source
 
     def __call__(self, x: Any, **how: Any) -> Any:
         path = os.fspath(x) if isinstance(x, str | os.PathLike) else None
-        if not isinstance(path, str):
+        if not isinstance(path, str) or self.source is None:
             return self.opener(x, **how)
         record = self.source.read(Ref(0, path))
         if not record.kept:  # a file that could not be kept

@@ -20,7 +20,7 @@ from fastload.listing import list_files
 from fastload.loader import inner_loader
 from fastload.ops import Op
 from fastload.plan import Element, Plan, draws
-from fastload.vouched import maker, promised
+from fastload.vouched import maker, promised, unmet
 
 __all__ = ["Forecast", "Planned", "forecast", "parsed_keep"]
 
@@ -147,6 +147,10 @@ def forecast(  # the keywords are the command's options
         for path, use in list_files(dl, SPLITS[min(k, 1)]).files:
             uses[SPLITS[min(k, 1)]].setdefault(path, set()).add(use)
     uses = {split: found for split, found in uses.items() if found and split in wish.keep}
+    tfms = [tfm for dl in loaders for tfm in inner_loader(dl).after_item.fs]
+    if strange := unmet(wish.deterministic, tfms):
+        names = ", ".join(type(tfm).__name__ if not hasattr(tfm, "name") else tfm.name for tfm in tfms)
+        raise CacheError(f"deterministic={strange[0]!r} is none of the item transforms ({names})")
     if not uses:
         raise DataError("these loaders name no image files, so there is nothing to keep")
     everything = [path for found in uses.values() for path in found]

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, Progress, build_part
-from fastload.cache.generations import publish
+from fastload.cache.generations import publish, read_generation
 from fastload.cache.read import open_cache
 from fastload.errors import CacheError
 from fastload.forecasting import Forecast, forecast
@@ -87,7 +87,8 @@ def precompute(  # the keywords are the command's options
         return Outcome(folder, keep, False, 0, 0, {}, built=done)
     names = [p.blueprint.name for p in plan.parts]
     made = [(name, str(read_manifest(folder / "parts" / name)["digest"])) for name in names]
-    publish(folder, made, plan.gone)
+    if made or dict(read_generation(folder).gone) != {split: paths for split, paths in plan.gone.items() if paths}:
+        publish(folder, made, plan.gone)
     return _outcome(folder, keep, done)
 
 

@@ -6,13 +6,13 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from fastload.bridge import Compiled, wrapped
 from fastload.errors import CacheError
 
-__all__ = ["maker", "named", "promised"]
+__all__ = ["maker", "named", "promised", "unmet"]
 
 Vouched = Callable[[Any], tuple[str, str] | None]
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -20,15 +20,18 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 def promised(functions: Sequence[Any]) -> Vouched:
     """Recognises the transforms that were named: the functions, classes or objects themselves, or their names."""
-    names = {f for f in functions if isinstance(f, str)}
+    return lambda tfm: (_name(tfm), digest(tfm)) if any(_meant(f, tfm) for f in functions) else None
 
-    def known(tfm: Any) -> tuple[str, str] | None:
-        own = wrapped(tfm)
-        meant = own if own is not None else type(tfm)
-        hit = any(f is tfm or f is meant for f in functions) or _name(tfm) in names
-        return (_name(tfm), digest(tfm)) if hit else None
 
-    return known
+def unmet(functions: Sequence[Any], tfms: Sequence[Any]) -> list[Any]:
+    """Those of the functions that mean none of the transforms."""
+    return [f for f in functions if not any(_meant(f, tfm) for tfm in tfms)]
+
+
+def _meant(given: Any, tfm: Any) -> bool:
+    own = wrapped(tfm)
+    same = given is tfm or given is (own if own is not None else type(tfm))
+    return same or (isinstance(given, str) and given in (_name(tfm), _name(tfm).rpartition(".")[2]))
 
 
 def named(names: Collection[str]) -> Vouched:
@@ -42,45 +45,84 @@ def _name(tfm: Any) -> str:
 
 
 def digest(tfm: Any) -> str:
-    """Of a transform's source code, arguments and closure. Raises CacheError where that can't be had in full."""
-    own = wrapped(tfm)
-    parts = (
-        _described(own, _name(tfm))
-        if own is not None
-        else [*_described(type(tfm), _name(tfm)), *_values(vars(tfm), _name(tfm))]
-    )
+    """Of a transform's source code, arguments, closure, and what of the script's own it uses by name.
+
+    Raises CacheError where that can't be had in full. What it uses of installed packages is not looked into.
+    """
+    own, name, seen = wrapped(tfm), _name(tfm), set[int]()
+    meant = own if own is not None else type(tfm)
+    parts = [*_described(meant, name, seen), *([] if own is not None else _values(vars(tfm), name, seen))]
     return hashlib.blake2b("\0".join(parts).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
 
-def _described(own: Any, name: str) -> list[str]:
-    """Source code, defaults and what a function has closed over; of a partial or a callable object, its parts."""
+def _described(own: Any, name: str, seen: set[int]) -> list[str]:
+    """Source code, defaults, closure and globals of a function; of a class that of its methods; of an object its values too."""
+    if id(own) in seen:
+        return [name]
+    seen.add(id(own))
     if hasattr(own, "func") and hasattr(own, "keywords"):  # functools.partial
-        return [*_described(own.func, name), *_values({"args": own.args, **own.keywords}, name)]
+        return [*_described(own.func, name, seen), *_values({"args": own.args, **own.keywords}, name, seen)]
     if not inspect.isclass(own) and not inspect.isroutine(own):
-        return [*_described(type(own), name), *_values(vars(own), name)]
+        return [*_described(type(own), name, seen), *_values(vars(own), name, seen)]
     own = getattr(own, "__func__", own)
     try:
         source = inspect.getsource(own)
     except (OSError, TypeError) as err:
         raise CacheError(f"the source code of {name} can't be read ({err}), so a change of it would go unnoticed") from err
     if not isinstance(own, FunctionType):  # a class
-        return [source]
+        bases = [base for base in own.__mro__[1:] if base.__module__ == own.__module__]
+        named = [part for method in _methods(own) for part in _named_in(method, name, seen)]
+        return [source, *named, *(part for base in bases for part in _described(base, base.__qualname__, seen))]
     cells = {n: c.cell_contents for n, c in zip(own.__code__.co_freevars, own.__closure__ or (), strict=True)}
-    return [source, *_values({"defaults": own.__defaults__, "keywords": own.__kwdefaults__, **cells}, name)]
+    held = {"defaults": own.__defaults__, "keywords": own.__kwdefaults__, **cells}
+    return [source, *_values(held, name, seen), *_named_in(own, name, seen)]
 
 
-def _values(values: dict[str, Any], name: str) -> list[str]:
-    """Names and texts of values; those whose text is an address alone say nothing of what they are."""
+def _methods(own: type) -> list[FunctionType]:
+    """A class's own functions, and those behind the tables that fasttransform makes of `encodes` and others."""
     found = []
-    for key, value in sorted(values.items()):
-        if callable(value) and hasattr(value, "__code__"):
-            found += [key, *_described(value, f"{name}'s {key}")]
-            continue
-        text = repr(value)
-        if _ADDRESS.search(text) and not _dispatch(value):
-            raise CacheError(f"{name} holds {key}={text}, whose text says nothing of its value, so a change would go unnoticed")
-        found += [key, "" if _dispatch(value) else text]
-    return found
+    for value in vars(own).values():
+        behind = [m.implementation for m in getattr(value, "methods", ())] if _dispatch(value) else [value]
+        found += [getattr(f, "__func__", f) for f in behind]
+    return [f for f in found if isinstance(f, FunctionType)]
+
+
+def _named_in(function: FunctionType, name: str, seen: set[int]) -> list[str]:
+    """The values of the script's own global names that a function's code has; of others the names alone."""
+    found = {n: function.__globals__[n] for n in _names(function.__code__) if n in function.__globals__}
+    home = function.__module__
+    own = {n: v for n, v in found.items() if not isinstance(v, ModuleType) and getattr(v, "__module__", home) == home}
+    return [*sorted(found.keys() - own.keys()), *_values(own, name, seen)]
+
+
+def _names(code: CodeType) -> list[str]:
+    """Global names in a function's code and in that of the functions inside it."""
+    inside = [n for c in code.co_consts if isinstance(c, CodeType) for n in _names(c)]
+    return sorted({*code.co_names, *inside})
+
+
+def _values(values: dict[str, Any], name: str, seen: set[int]) -> list[str]:
+    """Names and texts of values."""
+    return [part for key, value in sorted(values.items()) for part in (key, *_value(value, f"{name}'s {key}", seen))]
+
+
+def _value(value: Any, name: str, seen: set[int]) -> list[str]:
+    """The text of a value; raises CacheError for one whose text is an address, which says nothing of what it is."""
+    if _dispatch(value):
+        return []
+    if inspect.isclass(value) or isinstance(value, FunctionType) or hasattr(value, "keywords"):
+        return _described(value, name, seen)
+    if isinstance(value, dict):
+        return _values({repr(k): v for k, v in value.items()}, name, seen)
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *(part for k, v in enumerate(value) for part in _value(v, f"{name}[{k}]", seen))]
+    if hasattr(value, "detach") or hasattr(value, "tobytes"):  # tensors and arrays, whose text may be shortened
+        array = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+        return [str(getattr(array, "shape", "")), hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()]
+    text = repr(value)
+    if _ADDRESS.search(text):
+        raise CacheError(f"{name} is {text}, whose text says nothing of its value, so a change of it would go unnoticed")
+    return [type(value).__name__, text]
 
 
 def _dispatch(value: Any) -> bool:
