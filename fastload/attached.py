@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastload.draws import Drawer
-from fastload.executors.threads import Pool
+from fastload.executors._pool import Pool
 from fastload.generators import Generators
 from fastload.settings import Settings
 

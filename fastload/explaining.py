@@ -37,7 +37,7 @@ def explain_loader(dl: Any, name: str) -> Section:
     split = getattr(inner.dataset, "split_idx", None)
     data = {"accelerated": not reasons, "reasons": reasons, "split_idx": split, "pillow": pillow()}
     if reasons or isinstance(compiled, Refused):
-        kept = () if cache is None else (f"{_cached(cache, inner)}; stock's own opening takes them from there",)
+        kept = () if cache is None else (f"{_cached(cache, inner)}; stock's own opening takes a file's bytes from there",)
         return Section(name, (), ("stock fastai does everything, because:", *(f"- {r}" for r in reasons), *kept), data)
     chosen = settings or Settings()
     rows, lines = _rows(compiled, chosen, inner), _lines(chosen, inner)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
@@ -60,48 +59,71 @@ def fed(dl: Any, compiled: Compiled, cache: Any, say: Say) -> tuple[Compiled, li
         return compiled, [Files() for _ in compiled.images]
     lists = [tl for tl, _ in compiled.images]
     wanted = _wanted(dl, lists, compiled.plan, compiled.split_idx)
-    if compiled.functions:
+    if compiled.functions and wanted is not None:
         wanted = replace(wanted, functions=compiled.functions, function=maker(dl, compiled))
     chosen = _chosen(cache, wanted, say)
     if chosen is None and compiled.functions:
         raise Unplanned(f"its item transforms are kept in {as_cached(cache).path}, but not these images")
     if chosen is None:
         return compiled, [Files() for _ in compiled.images]
-    plan, sources = attach(as_cached(cache), chosen, say)
+    with preserved():  # what is built anew may draw
+        plan, sources = attach(as_cached(cache), chosen, say)
     return replace(compiled, plan=plan), list(sources)
 
 
-def _wanted(dl: Any, lists: Sequence[Any], plan: Plan, split: int | None) -> Wanted:
+def _wanted(dl: Any, lists: Sequence[Any], plan: Plan, split: int | None) -> Wanted | None:
+    """What the loader needs; None where its first image is no file, or is skipped."""
+    paths = _paths(lists)
+    return Wanted("valid" if split else "train", plan, paths[0], lambda: paths) if paths else None
+
+
+def _paths(lists: Sequence[Any]) -> list[str]:
+    """Every file of the loader; getters run once more, so the generators are put back. None where they don't all give paths."""
+    from fastai.data.load import SkipItemException
+
+    found = []
     with preserved():
-        first = path_reader(lists[0])(0)
-    return Wanted("valid" if split else "train", plan, first, partial(_paths, dl, tuple(lists)))
+        for tl in lists:
+            read = path_reader(tl)
+            for k in range(len(tl.items)):
+                try:
+                    found.append(read(k))
+                except SkipItemException:
+                    continue
+                except Unplanned:
+                    return []
+    return found
 
 
-def _paths(dl: Any, lists: Sequence[Any]) -> list[str]:
-    """Every file of the loader; getters run once more, so the generators are put back."""
-    with preserved():
-        return [path_reader(tl)(k) for tl in lists for k in range(len(tl.items))]
-
-
-def _chosen(cache: Any, wanted: Wanted, say: Say) -> Wanted | None:
+def _chosen(cache: Any, wanted: Wanted | None, say: Say) -> Wanted | None:
     """The same, of the split whose part of the cache has these images; None where their files are to be read, which is said.
 
     Images of one split are met in the pipeline of another by TTA and by `test_dl`. Files for prediction may be none of those
-    that were kept.
+    that were kept, although their names are the same below another folder.
     """
     path = as_cached(cache).path
-    kept = open_cache(path)
-    for split in sorted(kept.splits, key=lambda name: name != wanted.split):
+    if wanted is None:
+        say(f"cache={path!r} is left out: these images are not given as paths")
+        return None
+    kept, mine = open_cache(path), wanted.split
+    for split in sorted(kept.splits, key=lambda name: name != mine):
         held = kept.held(split)
         if not held.holds(wanted.first):
             continue
-        if split == wanted.split or held.kind != "final" or not held.differing(wanted.plan, wanted.functions):
-            return replace(wanted, split=split)
-        say(f"cache={path!r} holds {wanted.first} finished by other steps than these, so files are read")
-        return None
-    if wanted.split == "valid" and not any(kept.held(s).holds(file) for s in kept.splits for file in wanted.paths()):
-        say(f"cache={path!r} holds none of these images ({wanted.first} is the first), so their files are read")
-        return None
+        if split != wanted.split and held.kind == "final" and held.differing(wanted.plan, wanted.functions):
+            say(f"cache={path!r} holds {wanted.first} finished by other steps than these, so files are read")
+            return None
+        wanted = replace(wanted, split=split)
+        break
+    if wanted.split == "valid" and "valid" in kept.splits:
+        held = kept.held("valid")
+        foreign = [p for p in wanted.paths() if held.place_of(p) is None]
+        if foreign or not any(map(held.holds, wanted.paths())):
+            first = foreign[0] if foreign else wanted.first
+            say(
+                f"cache={path!r} does not hold {len(foreign) or 'any'} of these images as they are ({first}), so files are read"
+            )
+            return None
     return wanted
 
 
@@ -155,7 +177,7 @@ def _first_from(kept: Cache, root: Path) -> Iterator[None]:
 
 @contextmanager
 def stock_fed(dl: Any, cache: Any, say: Say) -> Iterator[None]:
-    """While this lasts, stock's own opening of the loader's images takes their bytes or pixels from the cache."""
+    """While this lasts, stock's own opening of the loader's images takes their bytes from the cache."""
     if cache is None or dl.n == 0:
         yield
         return
@@ -172,10 +194,18 @@ def stock_fed(dl: Any, cache: Any, say: Say) -> Iterator[None]:
     if wanted is None:
         yield
         return
-    if open_cache(path).held(wanted.split).kind == "final":
+    kind = open_cache(path).held(wanted.split).kind
+    if kind == "final":
         raise StaleCache(
             f"{path} holds finished images, and this loader is left to stock fastai, which would transform them again"
         )
+    if kind != "source":
+        say(
+            f"cache={path!r} is left out: it holds pixels alone, and transforms that fastload does not know may read what else "
+            "an image file says (Exif); keep 'source' for this loader"
+        )
+        yield
+        return
     _, sources = attach(as_cached(cache), wanted, say)
     with ExitStack() as stack:
         for (tl, _), source in zip(found, sources, strict=True):
@@ -202,7 +232,7 @@ def _read_from(pipeline: Any, source: CacheSource) -> Callable[[], None]:
 
 
 class _FromCache:
-    """Stands in for the transform that opens an image: the same transform, given the file's bytes or pixels from a cache.
+    """Stands in for the transform that opens an image: the same transform, given the file's bytes from a cache.
 
     Pickled for a worker process it takes the cache along; pickled for anything else it is the transform alone.
     """
@@ -217,9 +247,7 @@ class _FromCache:
         record = self.source.read(Ref(0, path))
         if not record.kept:  # a file that could not be kept
             return self.opener(x, **how)
-        if record.data is not None:
-            return self.opener(record.data, **how)
-        return self.opener(record.image if record.image.shape[2] == 3 else record.image[..., 0], **how)
+        return self.opener(record.data, **how)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["opener"], name)

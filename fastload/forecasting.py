@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastload.bridge import Compiled, Refused, compile_outside
-from fastload.cache._items import KINDS, Blueprint, Item, common_root, expected_bytes, fingerprint, listed, sharded
+from fastload.cache._items import KINDS, Blueprint, Item, common_root, expected_bytes, fingerprint, listed, plain, sharded
 from fastload.cache._make import Function
 from fastload.cache._master import Loss, measured_loss, short_side
 from fastload.cache.generations import new_items
@@ -44,6 +44,7 @@ class Forecast:
     parts: tuple[Planned, ...]
     root: Path
     gone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    generation: int = 0  # of the cache that was looked at
 
     @property
     def payload_bytes(self) -> int:
@@ -97,6 +98,9 @@ def parsed_keep(keep: str) -> dict[str, str]:
     >>> parsed_keep("source"), parsed_keep("train=decoded,valid=final")
     ({'train': 'source', 'valid': 'source'}, {'train': 'decoded', 'valid': 'final'})
     """
+    given: Any = keep
+    if not isinstance(given, str):
+        raise CacheError(f"keep={keep!r} is no word; keep 'source', 'decoded', 'final' or 'master'")
     pairs = [part.strip().partition("=") for part in keep.split(",")]
     if len(pairs) == 1 and not pairs[0][1]:
         pairs = [(split, "=", pairs[0][0]) for split in SPLITS]
@@ -117,7 +121,8 @@ class Wish:
     deterministic: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.variants < 0 or isinstance(self.variants, bool):
+        variants: Any = self.variants
+        if type(variants) is not int or variants < 0:
             raise CacheError(f"variants={self.variants!r} must be at least 1")
         if self.variants and self.keep.get("train") != "final":
             raise CacheError("variants are kept of finished training images: keep='final', or train=final")
@@ -140,7 +145,13 @@ def forecast(  # the keywords are the command's options
     deterministic: Sequence[Any] = (),
 ) -> Forecast:
     """What `precompute` would build of a DataLoaders or Learner; nothing is written. Raises DataError, CacheError."""
-    wish = Wish(parsed_keep(keep), variants, seed, freeze_augmentation, tuple(deterministic))
+    wish = Wish(
+        parsed_keep(keep),
+        variants,
+        seed,
+        freeze_augmentation,
+        (deterministic,) if isinstance(deterministic, str) else tuple(deterministic),
+    )
     loaders = list(getattr(getattr(target, "dls", target), "loaders", [target]))
     uses: dict[str, dict[str, set[Use]]] = {split: {} for split in SPLITS}
     for k, dl in enumerate(loaders):
@@ -154,7 +165,9 @@ def forecast(  # the keywords are the command's options
     if not uses:
         raise DataError("these loaders name no image files, so there is nothing to keep")
     everything = [path for found in uses.values() for path in found]
-    folder = common_root(everything) if root is None else Path(root).resolve()
+    folder = common_root(everything) if root is None else Path(plain(root))
+    if not folder.is_dir():
+        raise CacheError(f"root={root!r} is no folder; name one above all files, or leave it out")
     parts: list[Planned] = []
     gone: dict[str, tuple[str, ...]] = {}
     for splits in _groups(wish, uses):
@@ -167,7 +180,8 @@ def forecast(  # the keywords are the command's options
         part, missing = _planned(ways[0], splits, items, folder, out)
         parts += [] if part is None else [part]
         gone |= dict.fromkeys(splits, missing)
-    return Forecast(tuple(parts), folder, gone)
+    number = open_cache(out).generation.number if out is not None and (Path(out) / "manifest.json").exists() else 0
+    return Forecast(tuple(parts), folder, gone, number)
 
 
 def _groups(wish: Wish, uses: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -225,9 +239,13 @@ def _final_way(wish: Wish, split: str, dl: Any, mode: str) -> _Way:
     if isinstance(compiled, Refused):
         raise CacheError(f"the {split} images can't be kept finished: {'; '.join(compiled.reasons)}")
     _one_image(compiled, split)
-    kept, _ = compiled.plan.kept()
-    random = [op for op in kept if draws(op)]
+    random = [op for op in compiled.plan.kept()[0] if draws(op)]
     variants = wish.variants if split == "train" and random else 0
+    kept, left = compiled.plan.kept(moving=variants > 0)
+    if compiled.functions and (mirrors := [type(op).__name__ for op in left if op.applies]):
+        raise CacheError(
+            f"the {split} images can't be kept finished: {mirrors[0]} would be drawn twice beside functions of yours"
+        )
     if random and not variants:
         raise CacheError(
             f"the {split} images are drawn anew each time ({', '.join(type(op).__name__ for op in random)}), so there is no "

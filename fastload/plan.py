@@ -95,17 +95,19 @@ class Plan:
                 size = None  # it pads by the first image's size, so a second one of another size may stay larger
         return size
 
-    def kept(self) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-        """The operations whose outcome a cache may keep, and those left to do: mirrors, and what is only drawn, not done.
+    def kept(self, moving: bool = False) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+        """The operations whose outcome a cache may keep, and those left to do: mirrors behind them, what is drawn but not done.
 
-        A mirror before a crop is left to do after it: the crops are as likely, so nothing is lost.
+        With `moving` a mirror before a crop is left to do after it: other pixels by a column for the same draws, and as likely.
 
-        >>> Plan((Element(0),), (Flip(), Resize((8, 8)))).kept()[1]
-        (Flip(p=0.5, applies=True),)
+        >>> plan = Plan((Element(0),), (Flip(), Resize((8, 8))))
+        >>> [len(plan.kept(moving)[0]) for moving in (False, True)]
+        [2, 1]
         """
         last = max((k for k, op in enumerate(self.ops) if op.applies and not isinstance(op, Flip | Dihedral)), default=-1)
-        left = tuple(k for k, op in enumerate(self.ops) if draws(op) and (not op.applies or _mirrors(op) or k > last))
-        return tuple(op for k, op in enumerate(self.ops) if k not in left), tuple(self.ops[k] for k in left)
+        drawn = [k for k, op in enumerate(self.ops) if draws(op)]
+        left = {k for k in drawn if not (op := self.ops[k]).applies or k > last or (moving and isinstance(op, Flip))}
+        return tuple(op for k, op in enumerate(self.ops) if k not in left), tuple(self.ops[k] for k in sorted(left))
 
     def fingerprint(self) -> str:
         """Hex SHA-256 of everything that decides pixels for given bytes and draws (not of targets, batch transforms)."""
@@ -125,10 +127,6 @@ def draws(op: Op) -> bool:
     if isinstance(op, RandomCrop | RandomResizedCrop):
         return op.random
     return isinstance(op, Dihedral | RatioResize)
-
-
-def _mirrors(op: Op) -> bool:
-    return isinstance(op, Flip)
 
 
 def _size_after(op: Op, size: Size | None) -> Size | None:

@@ -76,11 +76,14 @@ def precompute(  # the keywords are the command's options
     options: dict[str, Any] = {"variants": variants, "seed": seed, "freeze_augmentation": freeze_augmentation}
     plan = planned or forecast(target, keep=keep, root=root, out=out, deterministic=deterministic, **options)
     folder = Path(out).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise CacheError(f"out={os.fspath(out)!r} can't be a cache's folder: {err}; choose another") from err
     _make_room(plan, folder)
     done, whole = 0, True
     for part in plan.parts:
-        how = How(share, threads, max_bad, _further(progress, done), part.function)
+        how = How(share, threads, max_bad, _further(progress, done), part.function, part.already + len(part.blueprint.items))
         whole &= build_part(part.blueprint, plan.root, folder / "parts" / part.blueprint.name, how)
         done += len(part.blueprint.items)
     if not whole:
@@ -88,7 +91,7 @@ def precompute(  # the keywords are the command's options
     names = [p.blueprint.name for p in plan.parts]
     made = [(name, str(read_manifest(folder / "parts" / name)["digest"])) for name in names]
     if made or dict(read_generation(folder).gone) != {split: paths for split, paths in plan.gone.items() if paths}:
-        publish(folder, made, plan.gone)
+        publish(folder, made, plan.gone, since=plan.generation)
     return _outcome(folder, keep, done)
 
 

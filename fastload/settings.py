@@ -74,8 +74,10 @@ class Settings:
         for name in ("rank_seeds", "channels_last"):
             if not isinstance(value := getattr(self, name), bool):
                 raise SettingsError(f"{name}={value!r} must be True or False")
-        if self.cache is not None and not isinstance(self.cache, str | os.PathLike):
+        if self.cache is not None and (not isinstance(self.cache, str | os.PathLike) or not os.fspath(self.cache)):
             raise SettingsError(f"cache={self.cache!r} is no path; give the folder that `fastload precompute --out` made")
+        if isinstance(self.cache, str) and not os.path.isabs(self.cache):
+            object.__setattr__(self, "cache", os.path.abspath(self.cache))  # whatever folder an epoch is started in
         for name in RESERVED:
             default = getattr(type(self), name)
             if getattr(self, name) != default:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -62,20 +64,41 @@ def _described(own: Any, name: str, seen: set[int]) -> list[str]:
     seen.add(id(own))
     if hasattr(own, "func") and hasattr(own, "keywords"):  # functools.partial
         return [*_described(own.func, name, seen), *_values({"args": own.args, **own.keywords}, name, seen)]
+    if (bound := getattr(own, "__self__", None)) is not None and not isinstance(bound, ModuleType):
+        return [*_described(own.__func__, name, seen), *_described(bound, name, seen)] if hasattr(own, "__func__") else [name]
     if not inspect.isclass(own) and not inspect.isroutine(own):
         return [*_described(type(own), name, seen), *_values(vars(own), name, seen)]
-    own = getattr(own, "__func__", own)
-    try:
-        source = inspect.getsource(own)
-    except (OSError, TypeError) as err:
-        raise CacheError(f"the source code of {name} can't be read ({err}), so a change of it would go unnoticed") from err
-    if not isinstance(own, FunctionType):  # a class
-        bases = [base for base in own.__mro__[1:] if base.__module__ == own.__module__]
+    if inspect.isclass(own):
+        bases = [base for base in own.__mro__[1:] if _of_the_script(base.__module__)]
         named = [part for method in _methods(own) for part in _named_in(method, name, seen)]
-        return [source, *named, *(part for base in bases for part in _described(base, base.__qualname__, seen))]
+        held = {k: v for k, v in vars(own).items() if not k.startswith("__") and not callable(v) and not _wraps(v)}
+        rest = [part for base in bases for part in _described(base, base.__qualname__, seen)]
+        return [_source(own, name), *named, *_values(held, name, seen), *rest]
+    if not isinstance(own, FunctionType):
+        raise CacheError(f"the source code of {name} can't be read, so a change of it would go unnoticed")
     cells = {n: c.cell_contents for n, c in zip(own.__code__.co_freevars, own.__closure__ or (), strict=True)}
     held = {"defaults": own.__defaults__, "keywords": own.__kwdefaults__, **cells}
-    return [source, *_values(held, name, seen), *_named_in(own, name, seen)]
+    return [_source(own.__code__, name), *_values(held, name, seen), *_named_in(own, name, seen)]
+
+
+def _source(own: Any, name: str) -> str:
+    """Of a class or a code object: of a function that wraps another, inspect would give the other's."""
+    try:
+        return inspect.getsource(own)
+    except (OSError, TypeError) as err:
+        raise CacheError(f"the source code of {name} can't be read ({err}), so a change of it would go unnoticed") from err
+
+
+def _wraps(value: Any) -> bool:
+    return isinstance(value, property | classmethod | staticmethod) or _dispatch(value) or inspect.isdatadescriptor(value)
+
+
+def _of_the_script(module: str | None) -> bool:
+    """Whether a module is the user's own: neither Python's nor an installed package's."""
+    found = sys.modules.get(str(module))
+    file = str(getattr(found, "__file__", None) or "")
+    installed = any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
+    return str(module).partition(".")[0] not in sys.stdlib_module_names and not installed
 
 
 def _methods(own: type) -> list[FunctionType]:
@@ -90,9 +113,13 @@ def _methods(own: type) -> list[FunctionType]:
 def _named_in(function: FunctionType, name: str, seen: set[int]) -> list[str]:
     """The values of the script's own global names that a function's code has; of others the names alone."""
     found = {n: function.__globals__[n] for n in _names(function.__code__) if n in function.__globals__}
-    home = function.__module__
-    own = {n: v for n, v in found.items() if not isinstance(v, ModuleType) and getattr(v, "__module__", home) == home}
+    own = {n: v for n, v in found.items() if not isinstance(v, ModuleType) and _of_the_script(_home(v, function))}
     return [*sorted(found.keys() - own.keys()), *_values(own, name, seen)]
+
+
+def _home(value: Any, function: FunctionType) -> str:
+    """The module of a function or class; that of any other value is the one it was found in."""
+    return str(value.__module__) if inspect.isclass(value) or inspect.isroutine(value) else function.__module__
 
 
 def _names(code: CodeType) -> list[str]:
@@ -114,11 +141,18 @@ def _value(value: Any, name: str, seen: set[int]) -> list[str]:
         return _described(value, name, seen)
     if isinstance(value, dict):
         return _values({repr(k): v for k, v in value.items()}, name, seen)
+    if isinstance(value, set | frozenset):
+        return [type(value).__name__, *sorted(map(repr, value))]
+    if inspect.ismethod(value):
+        return _described(value, name, seen)
     if isinstance(value, list | tuple):
         return [type(value).__name__, *(part for k, v in enumerate(value) for part in _value(v, f"{name}[{k}]", seen))]
     if hasattr(value, "detach") or hasattr(value, "tobytes"):  # tensors and arrays, whose text may be shortened
         array = value.detach().cpu().numpy() if hasattr(value, "detach") else value
-        return [str(getattr(array, "shape", "")), hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()]
+        kind = f"{getattr(array, 'dtype', '')}{getattr(array, 'shape', '')}"
+        return [kind, hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()]
+    if hasattr(value, "__dict__") and _of_the_script(type(value).__module__):
+        return _described(value, name, seen)
     text = repr(value)
     if _ADDRESS.search(text):
         raise CacheError(f"{name} is {text}, whose text says nothing of its value, so a change of it would go unnoticed")

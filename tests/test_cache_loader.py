@@ -91,7 +91,7 @@ def test_files_are_not_opened(made: Pictures, cache: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("keep", ["source", "decoded"])
 def test_a_pipeline_left_to_stock_reads_from_the_cache(
-    made: Pictures, caches: Any, keep: str, workers: int, tmp_path: Path
+    made: Pictures, caches: Any, keep: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy = Pictures(tmp_path / "copy")
     shutil.copytree(made.path, copy.path)
@@ -101,12 +101,13 @@ def test_a_pipeline_left_to_stock_reads_from_the_cache(
     seed_all(3)
     first = [b for dl in (wanted.train, wanted.valid) for b in dl]
     assert len(pickle.dumps(dls.train_ds)) < 100_000
-    for path in copy.files:
+    for path in copy.files if keep == "source" else ():
         path.unlink()
     seed_all(3)
     for (x, y), (u, v) in zip(first, [b for dl in (dls.train, dls.valid) for b in dl], strict=True):
         assert torch.equal(x, u)
         assert torch.equal(y, v)
+    assert ("it holds pixels alone" in caplog.text) == (keep == "decoded")
     assert type(dls.train_ds.tls[0].tfms.fs[-1]).__name__ == "Transform"  # as it was
 
 
@@ -155,7 +156,7 @@ def test_explain_names_the_cache(made: Pictures, cache: Path) -> None:
     assert f"cache={str(cache)!r}: images come from there" in text
     assert "exact" in text
     text = str(fastload.explain(loaders(made, [*ITEM_TFMS["random_resized_crop"](), inverted], cache=cache)))
-    assert "stock's own opening takes them from there" in text
+    assert "stock's own opening takes a file's bytes from there" in text
 
 
 def test_the_commands(made: Pictures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

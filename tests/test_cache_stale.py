@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cached import loaders
-from fastai.vision.all import CropPad, PILImage, Resize
+from fastai.vision.all import CropPad, FlipItem, PILImage, Resize
 from pictures import Pictures
 from PIL import Image
 from pipelines import ITEM_TFMS
@@ -35,13 +36,27 @@ def test_a_changed_file_is_refused_by_name(made: Pictures, cache: Path, tmp_path
         next(iter(loaders(copy, cache=cache).train))
 
 
-def test_a_new_file_is_refused_by_name(made: Pictures, cache: Path, tmp_path: Path) -> None:
-    copy = Pictures(tmp_path / "copy")
+def test_a_new_file_is_refused_by_name_in_training_and_read_in_validation(
+    made: Pictures, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
     shutil.copytree(made.path, copy.path)
-    shutil.copy(copy.files[0], copy.files[0].with_name("new.jpg"))
-    dls = loaders(copy, cache=cache)  # a file more, so the split is another one: a part for each split misses others too
-    with pytest.raises(StaleCache, match=r"\.\w+ is not in the cache"):
-        assert [*dls.train, *dls.valid]
+    fastload.precompute(loaders(copy), out, keep="decoded")
+    for split in ("train", "valid"):
+        for k in range(40):  # one that the random split puts there
+            new = copy.files[0].with_name(f"new-{split}-{k}.jpg")
+            shutil.copy(copy.files[0], new)
+            if new in getattr(loaders(copy), split).items:
+                break
+            new.unlink()
+        dl = getattr(loaders(copy, cache=out), split)
+        if split == "train":
+            with pytest.raises(StaleCache, match=f"{new.name} is not in the cache"):
+                list(dl)
+        else:
+            assert len(list(dl)) > 1
+            assert f"does not hold 1 of these images as they are ({new})" in caplog.text
+        new.unlink()
 
 
 def test_damage_ends_the_epoch_with_its_name(made: Pictures, tmp_path: Path) -> None:
@@ -121,8 +136,8 @@ def test_a_stale_cache_may_be_used_or_rebuilt(made: Pictures, tmp_path: Path, ca
     shutil.copy(copy.files[4], copy.files[4].with_name("new.jpg"))
     dls = loaders(copy, cache=fastload.cached(out, stale="use"))
     assert "it is used as it is, as asked" not in caplog.text
-    with pytest.raises(StaleCache, match=r"new\.jpg is not in the cache"):
-        assert [b for dl in (dls.train, dls.valid) for b in dl]
+    assert [b for dl in (dls.train, dls.valid) for b in dl]
+    assert "new.jpg), so files are read" in caplog.text
     assert "it is used as it is, as asked" in caplog.text
     dls = loaders(copy, cache=fastload.cached(out, stale="rebuild"))
     stock = loaders(copy, executor="stock")
@@ -133,7 +148,7 @@ def test_a_stale_cache_may_be_used_or_rebuilt(made: Pictures, tmp_path: Path, ca
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
     assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(old, wanted[-len(old) :], strict=True))
     assert "what differs is built anew" in caplog.text
-    assert open_cache(out).generation.number == 3  # the new file is for validation
+    assert open_cache(out).generation.number == 2
     with pytest.raises(SettingsError, match="stale='never' is not one of"):
         fastload.cached(out, stale="never")
 
@@ -209,7 +224,7 @@ def test_images_for_prediction_need_no_cache(
     (x,) = next(iter(dls.test_dl([path, path])))
     (u,) = next(iter(loaders(made, executor="stock").test_dl([path, path])))
     assert torch.equal(x, u)
-    assert "holds none of these images" in caplog.text
+    assert "does not hold 2 of these images as they are" in caplog.text
     (x,) = next(iter(dls.test_dl(dls.valid.items[:2])))  # these it has
     assert len(x) == 2
 
@@ -241,3 +256,88 @@ def test_parts_published_at_the_same_time_are_all_kept(made: Pictures, tmp_path:
     assert found.number == 24
     assert publish(out, [found.parts[0]], {}) == found  # a late builder of what was there before
     assert sorted(name for name, _ in found.parts) == [f"all-{k:016x}" for k in range(24)]
+
+
+def test_files_that_change_between_epochs_are_noticed(made: Pictures, tmp_path: Path) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
+    shutil.copytree(made.path, copy.path)
+    fastload.precompute(loaders(copy), out)
+    dls = loaders(copy, cache=out)
+    assert list(dls.train)
+    a, b = dls.train.items[:2]
+    one, two = a.read_bytes(), b.read_bytes()
+    a.write_bytes(two)
+    b.write_bytes(one)
+    for train in (dls.train, loaders(copy, cache=out).train):
+        with pytest.raises(StaleCache, match="has other bytes than when it was kept"):
+            next(iter(train))
+
+
+@pytest.mark.parametrize("stale", ["error", "use", "rebuild"])
+def test_files_of_the_same_names_elsewhere_are_other_files(made: Pictures, tmp_path: Path, stale: str) -> None:
+    out, other = tmp_path / "cache", Pictures(tmp_path / "other")
+    fastload.precompute(loaders(made), out, keep="decoded")
+    shutil.copytree(made.path, other.path)
+    for k, path in enumerate(other.files):
+        Image.new("RGB", (40, 30 + k), (k, 9, 200)).save(path, format="PNG")
+    dls = loaders(made, cache=fastload.cached(out, stale=stale))
+    found = next(iter(dls.test_dl(other.files)))[0]
+    assert torch.equal(found, next(iter(loaders(made, executor="stock").test_dl(other.files)))[0])
+    assert open_cache(out).generation.number == 1
+
+
+def test_data_that_become_what_they_were_are_served_as_they_are(made: Pictures, tmp_path: Path) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
+    shutil.copytree(made.path, copy.path)
+    path = loaders(copy).train.items[0]
+    fastload.precompute(loaders(copy), out, keep="decoded")
+    how = fastload.cached(out, stale="rebuild")
+    kept = path.with_suffix(".kept")
+    os.rename(path, kept)
+    for restore in (False, True, False, True):
+        if restore:
+            os.replace(kept, path)
+        else:
+            if path.exists():
+                os.rename(path, kept)
+            Image.new("RGB", (40, 30), (1, 2, 3)).save(path, format="PNG")
+        found = []
+        for given in ({"executor": "stock"}, {"cache": how}):
+            seed_all(3)
+            dls = loaders(copy, **given)
+            found.append([b[0] for b in dls.train])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_gc_removes_parts_that_serve_nothing(made: Pictures, tmp_path: Path) -> None:
+    copy, out = Pictures(tmp_path / "copy"), tmp_path / "cache"
+    shutil.copytree(made.path, copy.path)
+    fastload.precompute(loaders(copy), out, keep="decoded")
+    (old,) = (out / "parts").iterdir()
+    for path in copy.files:
+        Image.new("RGB", (40, 30), (1, 2, 3)).save(path, format="PNG")
+    fastload.precompute(loaders(copy), out, keep="decoded")
+    assert main(["cache", "gc", str(out)]) == 0
+    assert not old.exists()
+    assert len(list(loaders(copy, cache=out).train)) > 2
+
+
+def test_images_that_are_no_files_are_left_to_stock(made: Pictures, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    array = np.zeros((30, 40, 3), np.uint8)
+    (x,) = loaders(made, cache=cache).test_dl([array, array]).one_batch()
+    assert x.shape[0] == 2
+    assert "is left out: these images are not given as paths" in caplog.text
+
+
+def test_a_mirror_before_a_crop_is_kept_in_its_place(made: Pictures, tmp_path: Path) -> None:
+    item = [FlipItem(), CropPad(25)]
+    with pytest.raises(CacheError, match=r"drawn anew each time \(Flip\)"):
+        fastload.precompute(loaders(made, item), tmp_path / "cache", keep="final")
+    after = [CropPad(25), FlipItem()]
+    fastload.precompute(loaders(made, after), tmp_path / "cache", keep="final")
+    found = []
+    for how in ({"executor": "stock"}, {"cache": tmp_path / "cache"}):
+        seed_all(1)
+        dls = loaders(made, after, **how)
+        found.append([b[0] for dl in (dls.train, dls.valid) for b in dl])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -182,7 +182,7 @@ def read_json(path: Path) -> Any:
     """A JSON file. Raises CacheError where it is none."""
     try:
         return json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise CacheError(f"{path} is damaged: {err}; run `fastload cache repair`") from err
 
 

@@ -96,19 +96,40 @@ def common_root(paths: Sequence[str]) -> Path:
     if not paths:
         raise CacheError("there are no files to keep: the data set is empty")
     try:
-        found = os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
+        found = os.path.commonpath([os.path.dirname(plain(p)) for p in paths])
     except ValueError as err:
         raise CacheError(f"the files lie on different drives: {paths[0]} and others") from err
     return Path(found)
 
 
+def plain(path: str | os.PathLike[str]) -> str:
+    """An absolute path without dots; a folder part that steps back is resolved as the system would, through its links."""
+    text = os.fspath(path)
+    if ".." not in Path(text).parts:
+        return os.path.abspath(text)
+    return os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
+
+
+def below(path: str | os.PathLike[str], root: Path) -> str:
+    """The path below `root`, with forward slashes."""
+    return Path(os.path.relpath(plain(path), root)).as_posix()
+
+
 def listed(paths: Iterable[str], root: Path) -> tuple[Item, ...]:
     """The files, each once, sorted by their path below `root`, whatever order they come in."""
-    full = {Path(os.path.relpath(os.path.abspath(p), root)).as_posix(): p for p in paths}
+    full = {below(p, root): p for p in paths}
     outside = next((p for p in full if p.startswith("../")), None)
     if outside is not None:
         raise CacheError(f"{full[outside]} lies outside of the data's folder {root}; name a folder above both")
-    return tuple(seen(path, full[path]) for path in sorted(full))
+    return tuple(_seen_or_gone(path, full[path]) for path in sorted(full))
+
+
+def _seen_or_gone(path: str, full: str) -> Item:
+    """An item as it is now; one that can't be looked at (a broken link) is found to be bad when it is read."""
+    try:
+        return seen(path, full)
+    except OSError:
+        return Item(path, 0, 0, 0, 0)
 
 
 def sharded(sizes: Sequence[int], most: int = SHARD_BYTES) -> tuple[tuple[int, int], ...]:
@@ -153,10 +174,11 @@ def fingerprint(kind: str, ops: Sequence[Op] = (), functions: Sequence[tuple[str
     if kind == "source":
         return {}
     import PIL
-    from PIL import features
+    from PIL import ImageFile, features
 
     codecs = {f"decoder {name}": str(features.version(name)) for name in ("jpg", "zlib", "webp", "libtiff", "avif", "jpg_2000")}
-    found = {"pillow": PIL.__version__, **codecs}
+    cut = "loaded as far as they go" if ImageFile.LOAD_TRUNCATED_IMAGES else "an error"
+    found = {"pillow": PIL.__version__, "truncated images": cut, **codecs}
     if kind != "decoded":
         found |= {"arithmetic": _ARITHMETIC}
         found |= {f"step {k}": canonical(to_json(op)).decode() for k, op in enumerate(ops)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -42,19 +43,17 @@ class Kept:
     bad: str | None = None
 
 
-def kept(blueprint: Blueprint, root: Path, number: int, function: Function | None = None) -> list[Kept]:
-    """Read one item and make its records. The file must be the one that was listed; CacheError where it is not."""
+def kept(blueprint: Blueprint, root: Path, number: int, function: Function | None = None, moved: bool = False) -> list[Kept]:
+    """Read one item and make its records. Raises CacheError unless the file is the one that was listed, or `moved`."""
     item = blueprint.items[number]
     path = root / item.path
     try:
         record = Files().read(Ref(number, str(path)))
         data = path.read_bytes() if record.data is None else record.data
         now = seen(item.path, path)
-    except OSError as err:
-        return [Kept(number, bad=f"{type(err).__name__}: {err.strerror or err}")]
-    except Exception as err:  # noqa: BLE001  a pipe or device under an image's name
-        return [Kept(number, bad=f"{type(err).__name__}: {err}")]
-    if now != item:
+    except Exception as err:  # noqa: BLE001  also a pipe or device under an image's name
+        return [_bad(number, path, err)]
+    if now != item and not moved:
         changed = [n for n in ("size", "mtime_ns", "ctime_ns", "inode") if getattr(now, n) != getattr(item, n)]
         raise CacheError(f"{path} changed while the cache was built ({', '.join(changed)}); run this again")
     if blueprint.kind == "source":
@@ -63,9 +62,21 @@ def kept(blueprint: Blueprint, root: Path, number: int, function: Function | Non
     try:
         arrays = _pixels(blueprint, item, record, function)
     except Exception as err:  # noqa: BLE001  Pillow raises anything; the reason is kept and printed
-        return [Kept(number, bad=f"{type(err).__name__}: {err}")]
+        return [_bad(number, path, err)]
     codec = "planes" if blueprint.kind == "final" else "raw"
     return [_record(number, codec, array, digest, k) for k, array in enumerate(arrays)]
+
+
+def _bad(number: int, path: Path, err: Exception) -> Kept:
+    """Why a file can't be kept; raises CacheError where that is not the file's fault: no memory, no free file, a lost disk."""
+    if isinstance(err, CacheError):
+        raise err
+    if isinstance(err, MemoryError) or (isinstance(err, OSError) and err.errno is not None and err.errno not in _ITS_OWN):
+        raise CacheError(f"{path} could not be read: {type(err).__name__}: {err}; run this again") from err
+    return Kept(number, bad=f"{type(err).__name__}: {err}")
+
+
+_ITS_OWN = (*(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),)
 
 
 def _record(number: int, codec: str, array: Any, digest: bytes, variant: int) -> Kept:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,7 @@ class Shard:
         self.whole = np.zeros(len(self.rows), bool)  # records of which all blocks have been compared
         self.remote = remote(self.path)
         self.asked = np.zeros(len(self.rows), bool)  # records that the disk has been told of
+        self._opening = threading.Lock()
         self._file: Any = None
         self._map: Any = None
 
@@ -52,23 +54,29 @@ class Shard:
             raise CacheError(f"{path} has {found} bytes instead of {size}; run `fastload cache repair`")
 
     def file(self) -> int:
-        """Descriptor of the file; closed when the shard is no longer used."""
-        if self._file is None:
-            file = self.path.open("rb", buffering=0)
-            self._expect(self.path, self.commit["bytes"])
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
-            self._file = file
-        return int(self._file.fileno())
+        """Descriptor of the file; closed when the shard is no longer used. Raises CacheError."""
+        with self._opening:
+            if self._file is None:
+                try:
+                    file = self.path.open("rb", buffering=0)
+                except OSError as err:
+                    raise CacheError(f"{self.path} of the cache can't be opened: {err}; run `fastload cache repair`") from err
+                self._expect(self.path, self.commit["bytes"])
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
+                self._file = file
+            return int(self._file.fileno())
 
     def mapped(self) -> memoryview:
         """The whole file, mapped."""
-        if self._map is None:
-            found = mmap.mmap(self.file(), 0, access=mmap.ACCESS_READ)
-            if hasattr(mmap, "MADV_RANDOM"):
-                found.madvise(mmap.MADV_RANDOM)
-            self._map = found
-        return memoryview(self._map)
+        file = self.file()
+        with self._opening:
+            if self._map is None:
+                found = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+                if hasattr(mmap, "MADV_RANDOM"):
+                    found.madvise(mmap.MADV_RANDOM)
+                self._map = found
+            return memoryview(self._map)
 
     def ahead(self, row: int, again: bool) -> None:
         """Tell the disk that a record will be needed soon, unless it has been told before and is not to be told `again`."""
@@ -126,6 +134,12 @@ class Shard:
         return np.frombuffer(self.mapped(), np.uint8)
 
     def _read(self, start: int, length: int) -> bytes:
+        try:
+            return self._whole(start, length)
+        except OSError as err:
+            raise CacheError(f"{self.path} of the cache can't be read: {err}") from err
+
+    def _whole(self, start: int, length: int) -> bytes:
         found = os.pread(self.file(), length, start)
         while len(found) < length:
             more = os.pread(self.file(), length - len(found), start + len(found))
@@ -153,8 +167,18 @@ class Part:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = read_manifest(path)
+        try:
+            self._open()
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as err:
+            if isinstance(err, CacheError):
+                raise
+            raise CacheError(f"{path / 'manifest.json'} is not of the form of {on_disk.FORMAT}: {err!r}") from err
+
+    def _open(self) -> None:
+        path = self.path
         plan = self.manifest["plan"]
         self.kind, self.mode, self.variants = str(plan["kind"]), str(plan["mode"]), int(plan["variants"])
+        self.splits = tuple(map(str, plan["splits"]))
         self.fingerprint: dict[str, str] = plan["fingerprint"]
         items = path / "items.jsonl"
         lines = items.read_bytes() if items.exists() else b""
@@ -166,25 +190,35 @@ class Part:
         for shard in self.shards:
             for row, number in _first_rows(shard, self.items):
                 self.where[self.items[number].path] = (shard, row)
-        self.bad = {name: reason for commit in self.manifest["shards"] for name, reason in commit["bad"]}
+        self._same: dict[Path, Item] = {}  # files that were hashed and found the same, as they looked then
+        self.bad: dict[str, str] = {name: reason for commit in self.manifest["shards"] for name, reason in commit["bad"]}
 
     def meaning(self) -> dict[str, Any]:
         """What it has in common with other parts of one data set: see Blueprint.meaning."""
         plan = self.manifest["plan"]
         return {k: plan[k] for k in ("kind", "mode", "fingerprint", "splits", "variants", "seed")}
 
-    def changed(self, item: Item, root: Path) -> bool:
+    def changed(self, name: str, root: Path) -> bool:
         """Whether a kept file below `root` has other bytes now: one whose size, times or inode differ is hashed.
 
-        A file that is gone has not changed.
+        A file that is gone has not changed. What was hashed once is known by its times from then on.
         """
-        path, (shard, row) = root / item.path, self.where[item.path]
+        path, item = root / name, self._item_of[name]
         try:
-            if seen(item.path, path) == item:
+            now = seen(name, path)
+            if now == item or self._same.get(path) == now:
                 return False
-            return bool(source_digest(path.read_bytes()) != shard.rows[row]["source"].tobytes())
+            shard, row = self.where[name]
+            if source_digest(path.read_bytes()) != shard.rows[row]["source"].tobytes():
+                return True
         except FileNotFoundError:
             return False
+        self._same[path] = now
+        return False
+
+    @cached_property
+    def _item_of(self) -> dict[str, Item]:
+        return {item.path: item for item in self.items}
 
 
 def _first_rows(shard: Shard, items: Sequence[Item]) -> list[tuple[int, int]]:

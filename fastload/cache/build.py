@@ -48,6 +48,7 @@ class How:
     """How to build: shards `share` (i of n) alone, on so many threads, with a share of bad items allowed.
 
     `function`: makes the pixels of an item, one call at a time, where the plan names functions of the training script.
+    `files`: of the whole data set, if there are more than are built. `moved`: other times and inodes than listed are no fault.
     """
 
     share: tuple[int, int] = (0, 1)
@@ -55,14 +56,20 @@ class How:
     max_bad: float = 0.01
     progress: Progress = lambda done, size, bad: None
     function: Function | None = None
+    files: int = 0
+    moved: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share[0] < self.share[1]:
-            raise CacheError(f"share {self.share[0]} of {self.share[1]} is none: shares are 0 to n - 1 of n")
-        if self.threads is not None and self.threads < 1:
-            raise CacheError(f"threads={self.threads} must be at least 1")
-        if not 0 <= self.max_bad <= 1:
-            raise CacheError(f"max_bad={self.max_bad!r} must be a share from 0 to 1")
+        share: Any = self.share
+        whole = isinstance(share, tuple) and [type(n) for n in share] == [int, int]
+        if not whole or not 0 <= share[0] < share[1]:
+            raise CacheError(f"share={share!r} is none: shares are (i, n) with i from 0 to n - 1")
+        threads: Any = self.threads
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise CacheError(f"threads={threads!r} must be a whole number of at least 1")
+        max_bad: Any = self.max_bad
+        if not isinstance(max_bad, int | float) or not 0 <= max_bad <= 1:
+            raise CacheError(f"max_bad={max_bad!r} must be a share from 0 to 1")
 
 
 def build_part(blueprint: Blueprint, root: Path, out: Path, how: How) -> bool:
@@ -81,7 +88,7 @@ def build_part(blueprint: Blueprint, root: Path, out: Path, how: How) -> bool:
             record = on_disk.read_json(commit)
             done, written, bad = done + end - first, written + record["bytes"], bad + len(record["bad"])
             how.progress(done, written, bad)
-            if bad > how.max_bad * len(blueprint.items):
+            if bad > how.max_bad * max(how.files, len(blueprint.items)):
                 raise CacheError(_TOO_MANY.format(bad, how.max_bad, record["bad"][-1] if record["bad"] else ""))
     return _finish(blueprint, out)
 
@@ -145,7 +152,7 @@ def _build_shard(blueprint: Blueprint, root: Path, out: Path, number: int, how: 
     try:
         # a function of the script is called by one thread at a time: fastai's transforms keep what they have drawn
         threads = 1 if how.function is not None else how.threads or usable_cpus().count
-        made = _in_order(lambda item: kept(blueprint, root, item, how.function), range(first, end), threads)
+        made = _in_order(lambda item: kept(blueprint, root, item, how.function, how.moved), range(first, end), threads)
         _write(names["lmdb"], names["sealed"], _counted(made, blueprint, under, how.progress))
         rows = _located(names["sealed"], under)
         on_disk.write_index(names["idx"], rows, np.concatenate(under.sums) if under.sums else np.zeros(0, np.uint64))

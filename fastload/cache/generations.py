@@ -67,7 +67,7 @@ def opened_parts(path: Path, generation: Generation) -> list[Part]:
 
 def new_items(parts: list[Part], items: tuple[Item, ...], root: Path) -> tuple[Item, ...]:
     """Those that no part holds as they are now: by size, times and inode, else by their bytes."""
-    known = {item.path: (item, part) for part in parts for item in part.items if item.path in part.where}
+    known = {item.path: (item, part) for part in parts for item in part.items}
     return tuple(item for item in items if _is_new(item, known.get(item.path), root))
 
 
@@ -77,6 +77,8 @@ def _is_new(item: Item, known: tuple[Item, Part] | None, root: Path) -> bool:
     before, part = known
     if before == item:
         return False
+    if item.path not in part.where:  # it could not be kept
+        return True
     shard, row = part.where[item.path]
     return bool(source_digest((root / item.path).read_bytes()) != shard.rows[row]["source"].tobytes())
 
@@ -86,15 +88,19 @@ def publish(
     added: Sequence[tuple[str, str]],
     gone: Mapping[str, tuple[str, ...]],
     replaced: Collection[str] = (),
+    since: int = 0,
 ) -> Generation:
     """Add parts (folder names, digests of their manifests) to the newest generation, without those `replaced`: a new one.
 
     Its manifest is written under its number, then copied to manifest.json, by one publisher at a time. `gone`: of the splits
-    that were looked at. Nothing is done where all of it is so already.
+    that were looked at. `since`: the generation that was looked at; what it lacked is the newest, unless others have
+    published meanwhile. Nothing is done where all of it is so already.
     """
     with on_disk.alone(path / "lock"):
         before = read_generation(path) if (path / "manifest.json").exists() else None
         kept = [p for p in (before.parts if before else ()) if p[0] not in replaced]
+        if before is not None and before.number == since:  # files may be what they once were: that part is the newest again
+            kept = [p for p in kept if p[0] not in {name for name, _ in added}]
         names = {name for name, _ in kept}  # one that is there keeps its place: what came after it is newer
         parts = (*kept, *(p for p in added if p[0] not in names))
         made = Generation(before.number + 1 if before else 1, parts, {**(before.gone if before else {}), **gone})
@@ -134,14 +140,30 @@ def restored(path: Path) -> Generation:
     return found
 
 
+def _serving_nothing(path: Path, generation: Generation) -> list[str]:
+    """Names of parts all of whose files later ones hold, or that are gone."""
+    parts, dead = opened_parts(path, generation), []
+    for k, part in enumerate(parts):
+        splits = part.manifest["plan"]["splits"]
+        later = [p for p in parts[k + 1 :] if set(splits) <= set(p.manifest["plan"]["splits"])]
+        newer = {name for p in later for name in (*p.where, *p.bad)}
+        gone = set.intersection(*(set(generation.gone.get(s, ())) for s in splits))
+        if later and not (part.where.keys() | part.bad.keys()) - newer - gone:
+            dead.append(part.path.name)
+    return dead
+
+
 def collect(path: Path) -> list[str]:
     """Remove earlier generations, and parts that the newest does not name; their names. Those in use stay readable on POSIX.
 
     A part that another process is building now would be removed too, so collect when nothing is being built.
     """
     generation = read_generation(path)
+    if dead := _serving_nothing(path, generation):
+        generation = publish(path, [], {}, dead, since=generation.number)
     named = {name for name, _ in generation.parts}
-    removed = [p for p in (path / "parts").iterdir() if p.name not in named]
+    parts = path / "parts"
+    removed = [p for p in (parts.iterdir() if parts.is_dir() else ()) if p.name not in named]
     removed += [p for p in path.glob("manifest.*.json") if p.name not in ("manifest.json", numbered(generation.number))]
     removed += list(path.glob("*.tmp"))
     for left in removed:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastload.cache._items import Blueprint, expected_bytes, fingerprint, listed, sharded
+from fastload.cache._items import Blueprint, below, expected_bytes, fingerprint, listed, plain, sharded
 from fastload.cache._make import Function
 from fastload.cache._master import short_side
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, build_part
-from fastload.cache.generations import new_items, publish
+from fastload.cache.generations import new_items, publish, read_generation
 from fastload.cache.read import Cached, CacheSource, Held, open_cache
 from fastload.cache.staging import staged
 from fastload.errors import CacheError, StaleCache
@@ -41,7 +41,7 @@ class Wanted:
 
 def as_cached(given: Any) -> Cached:
     """A path, or what `cached` gave."""
-    return given if isinstance(given, Cached) else Cached(os.fspath(given))
+    return given if isinstance(given, Cached) else Cached(os.path.abspath(given))
 
 
 def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple[Plan, list[CacheSource]]:
@@ -52,8 +52,7 @@ def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple
     held = _open(options, wanted.split)
     root = held.root_of(wanted.first) if options.stale != "rebuild" else _root(held, wanted)
     if words := _stale(held, root, wanted, options.stale == "rebuild"):
-        text = f"{held.path} is stale: {'; '.join(words[:_SHOWN])}"
-        text += f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+        text = _told(held, words)
         if options.stale == "error":
             raise StaleCache(f"{text}. Run `fastload precompute` again (changed files), or build it anew in another folder")
         if options.stale == "use":
@@ -62,9 +61,16 @@ def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple
             say(f"{text}; what differs is built anew")
             rebuild(Path(options.path).resolve(), held, root, wanted)
             held = _open(options, wanted.split)
+            if words := _stale(held, root, wanted, True):
+                raise StaleCache(f"{_told(held, words)}, also after it was built anew; build it in another folder")
     if held.loss is not None:
         say(f"cache={options.path!r} holds masters, an approximation: {held.loss}")
     return held.applied(wanted.plan), [CacheSource(held, root, options.check) for _ in wanted.plan.elements]
+
+
+def _told(held: Held, words: Sequence[str]) -> str:
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return f"{held.path} is stale: {'; '.join(words[:_SHOWN])}{more}"
 
 
 def _open(options: Cached, split: str) -> Held:
@@ -83,35 +89,36 @@ def _root(held: Held, wanted: Wanted) -> Path:
 
 
 def _stale(held: Held, root: Path, wanted: Wanted, new_too: bool) -> list[str]:
-    """What no longer is as it was kept, in words; files that have been compared once are not compared again."""
+    """What no longer is as it was kept, in words: what decides its bytes, and each file of the loader."""
     words = held.differing(wanted.plan, wanted.functions)
-    if root not in held.fresh:
-        changed = held.changed(root)
-        words += [f"{root / path} has other bytes than when it was kept" for path in changed]
-        if not changed:
-            held.fresh.add(root)
-    if new_too:
-        below = (Path(os.path.relpath(os.path.abspath(p), root)).as_posix() for p in wanted.paths())
-        words += [f"{root / p} is new" for p in below if p not in held.where and p not in held.bad]
+    for path in wanted.paths():
+        name = below(path, root)
+        if held.changed(name, root):
+            words.append(f"{path} has other bytes than when it was kept")
+        elif new_too and name not in held.where and name not in held.bad:
+            words.append(f"{path} is new")
     return words
 
 
 def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:
     """Build what differs as new parts of the cache at `path`, and make them its newest generation."""
     mode = held.mode if held.kind == "source" else wanted.plan.elements[0].mode
-    ops = wanted.plan.kept()[0] if held.kind == "final" else ()
+    ops = wanted.plan.kept(held.variants > 0)[0] if held.kind == "final" else ()
     if held.kind == "final" and not held.variants and any(Plan(wanted.plan.elements, (op,)).draws for op in ops):
         raise StaleCache(f"{path} can't be built anew: the steps are random now, and it keeps one outcome of each image")
     side = int(held.fingerprint.get("short side", 0))
     if side and (needed := short_side(wanted.plan)) > side:
         raise StaleCache(f"{path} holds masters of {side} pixels and the loader's crops need {needed}; build it anew")
     now = fingerprint(held.kind, ops, wanted.functions, side)
-    items = listed(
-        [p for p in {*map(os.path.abspath, wanted.paths()), *(str(root / p) for p in held.where)} if os.path.exists(p)], root
-    )
+    every = {*map(plain, wanted.paths()), *(str(root / p) for p in held.where)}
+    items = listed([p for p in every if os.path.exists(p)], root)
     same = now == held.fingerprint and mode == held.mode
     fresh = new_items(list(held.parts), items, root) if same else items
+    generation = read_generation(path)
+    here = {item.path for item in items}
+    gone = {split: tuple(p for p in paths if p not in here) for split, paths in generation.gone.items()}
     if not fresh:
+        publish(path, [], gone, since=generation.number)
         return
     final = Plan(wanted.plan.elements, ops).size if ops else None
     size = 0 if final is None else final[0] * final[1] * len(mode) * max(1, held.variants)
@@ -123,4 +130,5 @@ def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:
     if not build_part(blueprint, root, folder, How(max_bad=1.0, function=wanted.function)):
         raise CacheError(f"{folder} is being built by others; run this again when they are done")
     replaced = () if same else tuple(p.path.name for p in held.parts)
-    publish(path, [(blueprint.name, str(read_manifest(folder)["digest"]))], {}, replaced)
+    made = [(blueprint.name, str(read_manifest(folder)["digest"]))]
+    publish(path, made, gone, replaced, since=generation.number)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fastload.cache import _format as on_disk
-from fastload.cache._items import fingerprint
+from fastload.cache._items import below, fingerprint, plain
 from fastload.cache._make import kept_ops
 from fastload.cache._master import Loss, short_side
 from fastload.cache._part import CHECKS, Part, Shard, blueprint_of
@@ -63,7 +63,11 @@ def cached(
     `stage`: a folder on a local disk to copy the cache to first, digests compared; it is used again while it is the same.
     Raises SettingsError.
     """
-    return Cached(os.fspath(path), stale, check, None if stage is None else os.fspath(stage))
+    given: Any = (path, path if stage is None else stage)
+    for value in given:
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            raise SettingsError(f"cached({path!r}, stage={stage!r}): {value!r} is no path; give a folder")
+    return Cached(os.path.abspath(path), stale, check, None if stage is None else os.path.abspath(stage))
 
 
 class Held:
@@ -79,9 +83,8 @@ class Held:
             )
         self.where: dict[str, tuple[Shard, int]] = {}
         self.bad: dict[str, str] = {}
-        self.fresh: set[Path] = set()  # roots below which the files have been compared
         for part in parts:
-            self.where |= part.where
+            self.where = {k: v for k, v in self.where.items() if k not in part.bad} | part.where
             self.bad = {k: v for k, v in self.bad.items() if k not in part.where} | part.bad
         for name in gone:
             self.where.pop(name, None)
@@ -95,22 +98,28 @@ class Held:
         return self.where.get(path)
 
     def holds(self, path: str) -> bool:
-        """Whether a file is in the cache, or was found to be bad, wherever its root lies now."""
-        parts = Path(os.path.abspath(path)).parts
-        return any((below := "/".join(parts[k:])) in self.where or below in self.bad for k in range(1, len(parts)))
+        """Whether a file is in the cache, or was found to be bad, wherever its root lies now, and is what it was, or gone."""
+        found = self.place_of(path)
+        return found is not None and not self.changed(found[1], found[0])
 
     def root_of(self, path: str) -> Path:
         """The folder below which a file lies as it did when it was kept. Raises StaleCache where it is not in the cache."""
-        parts = Path(os.path.abspath(path)).parts
-        for k in range(1, len(parts)):
-            below = "/".join(parts[k:])
-            if below in self.where or below in self.bad:
-                return Path(*parts[:k])
+        if (found := self.place_of(path)) is not None:
+            return found[0]
         raise StaleCache(f"{path} is not in the cache {self.path}; run `fastload precompute` on this data set")
+
+    def place_of(self, path: str) -> tuple[Path, str] | None:
+        """Root and path below it under which a file was kept."""
+        parts = Path(plain(path)).parts
+        for k in range(1, len(parts)):
+            name = "/".join(parts[k:])
+            if name in self.where or name in self.bad:
+                return Path(*parts[:k]), name
+        return None
 
     def differing(self, plan: Plan, functions: Sequence[tuple[str, str]] = ()) -> list[str]:
         """What decides its bytes and is other now, in words: decoder, steps, functions (name and digest), mode."""
-        kept = plan.kept()[0] if self.kind == "final" else ()
+        kept = plan.kept(self.variants > 0)[0] if self.kind == "final" else ()
         side = int(self.fingerprint["short side"]) if self.kind == "master" else 0
         now, then = fingerprint(self.kind, kept, functions, side), self.fingerprint
         words = [
@@ -126,14 +135,13 @@ class Held:
             ]
         return words
 
-    def changed(self, root: Path) -> list[str]:
-        """Paths of kept files that have other bytes now. Gone files have not changed."""
-        return [
-            item.path
-            for part in self.parts
-            for item in part.items
-            if self.where.get(item.path) == part.where.get(item.path, ()) and part.changed(item, root)
-        ]
+    def changed(self, name: str, root: Path) -> bool:
+        """Whether a kept file has other bytes now. One that is gone has not changed."""
+        return name in self.where and self._part_of[name].changed(name, root)
+
+    @cached_property
+    def _part_of(self) -> dict[str, Part]:
+        return {name: part for part in self.parts for name in part.where}
 
     def applied(self, plan: Plan) -> Plan:
         """The steps that are left to do with what it gives. Raises StaleCache where it can't serve such items."""
@@ -141,7 +149,7 @@ class Held:
             return plan
         if len(plan.elements) != 1 or plan.spatial != (plan.elements[0].position,):
             raise StaleCache(f"{self.path} holds finished images, and these items have masks, points or boxes to go with them")
-        return replace(plan, ops=(Stored(self.size, max(1, self.variants)), *plan.kept()[1]))
+        return replace(plan, ops=(Stored(self.size, max(1, self.variants)), *plan.kept(self.variants > 0)[1]))
 
     @property
     def loss(self) -> Loss | None:
@@ -156,7 +164,8 @@ class Held:
         ops = kept_ops(blueprint_of(part.manifest, part.items))
         shard, row = next(iter(self.where.values()))
         _, _, _, width, height, *_ = shard.rows[row].item()
-        found = Plan((Element(0),), ops).size if ops else (width, height)
+        functions = any(name.startswith("function ") for name in self.fingerprint)  # which may change the size
+        found = (width, height) if functions or not ops else Plan((Element(0),), ops).size
         if found is None:
             raise CacheError(f"{part.path} holds finished images of different sizes; build it anew in another folder")
         return found
@@ -280,14 +289,15 @@ class CacheSource:
 
     def _below(self, path: str) -> str:
         """The path below the root, also of one that is relative or holds dots."""
-        plain = path.startswith(self._prefix) and "/." not in path
-        return path[len(self._prefix) :] if plain else Path(os.path.relpath(os.path.abspath(path), self.root)).as_posix()
+        usual = path.startswith(self._prefix) and "/." not in path and "//" not in path
+        return path[len(self._prefix) :] if usual else below(path, self.root)
 
     def _row(self, ref: Ref) -> tuple[Shard, int]:
         path = str(ref.path)
         return self._found(path) or self._sought(path)
 
     def _found(self, path: str) -> tuple[Shard, int] | None:
+        # a path that steps back is not that of a kept file as it stands here, so it is not found
         return self.held.where.get(path[len(self._prefix) :]) if path.startswith(self._prefix) else None
 
     def _sought(self, path: str) -> tuple[Shard, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,62 @@ def _repair_part(path: Path, root: Path, how: How, said: Callable[[str], None]) 
             broken.append(number)
     if broken and now != blueprint.fingerprint:
         raise CacheError(f"{path} was made with {blueprint.fingerprint}, and here is {now}; build it anew in another folder")
-    for number in broken:
-        (path / "commits" / f"{number:05d}.json").unlink(missing_ok=True)
-        for left in (path / "shards").glob(f"{number:05d}-*"):
-            left.unlink()
-    build_part(blueprint, root, path, replace(how, max_bad=1.0))
+    if broken and names:
+        raise CacheError(
+            f"the pixels of {path} are made by functions of a script: run `fastload precompute` on that in a new folder"
+        )
+    before = {c["shard"]: _digests(c) for c in _known(path).get("shards", ())}
+    with ExitStack() as undo:
+        for number in broken:
+            _set_aside(path / "commits" / f"{number:05d}.json", undo)
+        build_part(blueprint, root, path, replace(how, max_bad=1.0, moved=True))
+        _compared(path, before, broken)
+        undo.pop_all()
+    for aside in (path / "commits").glob("*.aside"):
+        aside.unlink()
     return broken
+
+
+def _set_aside(commit: Path, undo: ExitStack) -> None:
+    """Let a shard be built although it was committed; where that fails its record comes back, and what it still has is read."""
+    aside = commit.with_suffix(".aside")
+
+    def back() -> None:
+        if aside.exists():
+            os.replace(aside, commit)
+        else:
+            commit.unlink(missing_ok=True)
+
+    if commit.exists():
+        os.replace(commit, aside)
+    undo.callback(back)
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """The part's manifest; empty where it is damaged."""
+    try:
+        return read_manifest(path)
+    except (CacheError, OSError):
+        return {}
+
+
+def _digests(commit: dict[str, Any]) -> tuple[str, str]:
+    return commit["digest"], commit["index_digest"]
+
+
+def _compared(path: Path, before: dict[int, tuple[str, str]], broken: list[int]) -> None:
+    """Raise CacheError unless the shards that were built are, byte for byte, those that the part's manifest named before."""
+    for number in broken:
+        found = _digests(on_disk.read_json(path / "commits" / f"{number:05d}.json"))
+        if before.get(number, found) != found:
+            raise CacheError(f"shard {number} of {path} came out otherwise: files below the root are not those that were kept")
 
 
 def _blueprint(path: Path) -> Blueprint:
     """What the part was to be, from its plan and its list of items. Raises CacheError."""
     plan, items = path / "plan.json", path / "items.jsonl"
+    if (known := _known(path)) and (not plan.exists() or plan.read_bytes() != on_disk.canonical(known["plan"])):
+        on_disk.write_json(plan, known["plan"])
     try:
         given, lines = on_disk.read_json(plan), items.read_bytes()
         found = blueprint_of({"plan": given}, load_items(lines))

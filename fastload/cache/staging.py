@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastload.cache import _format as on_disk
 from fastload.cache._part import read_manifest
-from fastload.cache.generations import Generation, read_generation
+from fastload.cache.generations import Generation, numbered, read_generation
 from fastload.errors import CacheError
 
 __all__ = ["staged"]
@@ -25,7 +25,10 @@ def staged(path: Path, stage: Path) -> Path:
     target = stage.resolve() / generation.digest[:16]
     if (target / "manifest.json").exists():
         return target
-    stage.mkdir(parents=True, exist_ok=True)
+    try:
+        stage.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise CacheError(f"stage={str(stage)!r} can't be a folder of copies: {err}; choose another") from err
     with on_disk.alone(stage / f"{target.name}.lock"):
         if not (target / "manifest.json").exists():
             _copy(path, generation, target)
@@ -64,7 +67,9 @@ def _files(path: Path, generation: Generation) -> list[tuple[str, int, str]]:
             shard = folder / "shards" / commit["file"]
             found.append((str(shard), commit["bytes"], commit["digest"]))
             found.append((str(shard.with_suffix(".idx")), commit["index_bytes"], commit["index_digest"]))
+            record = folder / "commits" / f"{commit['shard']:05d}.json"
+            found.append((str(record), (path / record).stat().st_size, ""))
         items = folder / "items.jsonl"
         found.append((str(items), (path / items).stat().st_size, manifest["plan"]["items"]))
         found += [(str(folder / n), (path / folder / n).stat().st_size, "") for n in ("plan.json", "manifest.json")]
-    return [*found, ("manifest.json", (path / "manifest.json").stat().st_size, "")]
+    return [*found, *((n, (path / n).stat().st_size, "") for n in (numbered(generation.number), "manifest.json"))]

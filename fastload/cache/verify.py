@@ -9,7 +9,7 @@ from typing import Any
 from fastload.cache import _format as on_disk
 from fastload.cache._items import Item, load_items
 from fastload.cache._part import Shard, read_manifest
-from fastload.cache.generations import read_generation
+from fastload.cache.generations import numbered, read_generation
 from fastload.errors import CacheError
 
 __all__ = ["verify"]
@@ -30,14 +30,31 @@ def verify(path: Path, progress: Callable[[int, int], None] = lambda done, total
             if manifest["digest"] != digest:
                 raise CacheError(f"{folder} is not the part that {path / 'manifest.json'} names; run `fastload cache repair`")
             items = _items(folder, manifest)
-        except CacheError as err:
+        except (CacheError, OSError) as err:
             found.append(str(err))
             continue
+        found += _builders_files(folder, manifest)
         work += [(folder / "shards", commit, items) for commit in manifest["shards"]]
+    copy = path / numbered(generation.number)
+    if not copy.exists() or copy.read_bytes() != (path / "manifest.json").read_bytes():
+        found.append(f"{copy} is not the copy of manifest.json that it was; run `fastload cache repair`")
     for done, (folder, commit, items) in enumerate(work, 1):
         found += _shard(folder, commit, items)
         progress(done, len(work))
     return found
+
+
+def _builders_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """What is wrong with the plan and the commit records, which readers do without."""
+    expected = {folder / "plan.json": manifest["plan"]}
+    expected |= {folder / "commits" / f"{c['shard']:05d}.json": c for c in manifest["shards"]}
+    return [
+        f"{file} is missing or damaged; run `fastload cache repair`" for file, value in expected.items() if not _is(file, value)
+    ]
+
+
+def _is(file: Path, value: dict[str, Any]) -> bool:
+    return file.exists() and file.read_bytes() == on_disk.canonical(value)
 
 
 def _items(folder: Path, manifest: dict[str, Any]) -> tuple[Item, ...]:

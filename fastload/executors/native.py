@@ -251,6 +251,8 @@ class _NativeJob(Tidy):
 
     def _call(self, pos: int) -> tuple[Any, ...] | None:
         """Arguments of the native resize of a sample's image; None where it is not done that way."""
+        with self.reading(pos):
+            self._size(pos, 0)
         one, slot = self._pass(pos, 0), self.slots[0]
         if one is None or not isinstance(slot, Slot):
             return None
@@ -275,6 +277,8 @@ class _NativeJob(Tidy):
 
     def window(self, pos: int, element: int) -> Box | None:
         """The crop, where it is one native call."""
+        with self.reading(pos):
+            self._size(pos, element)
         one = self._pass(pos, element) if native.status().resizes else None
         return one.box if one is not None and one.turn == 0 else None
 
