@@ -6,8 +6,9 @@
 installed (see ffcv_rival.py): for `rrc` with raw images of full size, for `final` with raw ones of 224 pixels. `final` has two
 more rows: the cache's records read through its index by two threads, without a loader, and as many rows gathered from RAM.
 
-DATA is a folder of JPEG photos, each listed REPEATS times; batch 64, 224 pixels, path to uint8 batch, after_batch empty, two
-workers or threads. The caches are built first, in a temporary folder, which is timed too. Every way runs in fresh processes, in
+DATA is a folder of JPEG photos. REPEATS folders of links to them make up the data set, so that every cache, fastload's and
+FFCV's, holds each photo that many times. Batch 64, 224 pixels, path to uint8 batch, after_batch empty, two workers or threads.
+The caches are built first, in a temporary folder, which is timed too. Every way runs in fresh processes, in
 turn within each round, the order reversed every second round; medians are printed, and all batches are compared. Checksums are
 compared in the first epoch alone, which is the default. Files and caches lie in the page cache. Answers, with data, machine and
 versions: benchmarks/results/bench_cache_*.json.
@@ -19,11 +20,13 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -64,7 +67,7 @@ def get_dls() -> Any:
     from fastload import accelerate
 
     folder, way = Path(os.environ["BENCH_DATA"]), os.environ["BENCH_WAY"]
-    files = sorted(get_image_files(folder)) * REPEATS
+    files = sorted(get_image_files(folder))
     item = item_transform(os.environ["BENCH_WORK"])
     dls = ImageDataLoaders.from_lists(
         folder, files, ["photo"] * len(files), valid_pct=0.1, seed=1, item_tfms=item, bs=64, num_workers=2
@@ -84,11 +87,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures, machine and versions to a file")
     args = parser.parse_args()
     files = photos(args.data)
-    os.environ.update(BENCH_DATA=str(args.data.resolve()), BENCH_WORK=args.work)
+    os.environ["BENCH_WORK"] = args.work
     names = ways(args.work)
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in names}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["BENCH_CACHES"] = folder
+        os.environ.update(BENCH_CACHES=folder, BENCH_DATA=str(linked(files, Path(folder) / "photos")))
         builds = {kind: built(kind, Path(folder)) for way, kind in KEPT.items() if way in names}
         for k in range(args.rounds):
             for way in names if k % 2 == 0 else names[::-1]:
@@ -98,7 +101,7 @@ def main() -> int:
     report = {
         "question": (__doc__ or "").splitlines()[0],
         "work": args.work,
-        "data": {**facts(files), "listed": REPEATS},
+        "data": {**facts(files), "linked": REPEATS},
         "rounds": args.rounds,
         "builds": builds,
         "rows": {way: summary(found) for way, found in runs.items()},
@@ -123,6 +126,19 @@ def found(package: str) -> bool:
         return False
 
 
+def linked(files: Sequence[Path], folder: Path) -> Path:
+    """REPEATS folders below `folder`, each with a hard link to every file, or a copy where links can't be made."""
+    for k in range(REPEATS):
+        (folder / f"{k:02}").mkdir(parents=True)
+        for file in files:
+            place = folder / f"{k:02}" / file.name
+            try:
+                os.link(file, place)
+            except OSError:
+                shutil.copyfile(file, place)
+    return folder
+
+
 def built(kind: str, folder: Path) -> dict[str, float]:
     """Build one cache; its bytes and seconds."""
     from fastload import precompute
@@ -137,7 +153,7 @@ def one_run(way: str, seconds: float) -> dict[str, Any]:
     """One way in a fresh process; `engine` stock leaves the loaders as get_dls made them."""
     os.environ["BENCH_WAY"] = way
     if way == FFCV:
-        job = {"data": os.environ["BENCH_DATA"], "mode": "raw", "work": os.environ["BENCH_WORK"], "repeats": REPEATS}
+        job = {"data": os.environ["BENCH_DATA"], "mode": "raw", "work": os.environ["BENCH_WORK"]}
         return process("ffcv_rival.py", {**job, "threads": 2, "seconds": seconds})
     if way in (INDEX, GATHER):
         return process("gathering.py", {"cache": os.environ["BENCH_CACHES"], "index": way == INDEX, "seconds": seconds})

@@ -26,7 +26,7 @@ from PIL import Image
 from rivals import random_box
 
 from fastload import machine, native
-from fastload.executors.native import Pass
+from fastload.executors._one_pass import Pass
 
 SIDE, TILE = (4000, 3000), (1000, 750)
 OUT, SLACK = (224, 224), 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from PIL import Image
 
 from fastload import pixels
 from fastload.bridge import Compiled, Vouched, image_class
+from fastload.cache.comparing import Comparisons
 from fastload.cache.opening import Wanted, as_cached, attach
 from fastload.cache.read import Cache, CacheSource, open_cache
 from fastload.errors import StaleCache
@@ -57,8 +59,8 @@ def fed(dl: Any, compiled: Compiled, cache: Any, say: Say) -> tuple[Compiled, li
         return compiled, [Files() for _ in compiled.images]
     if dl.n == 0:
         return compiled, [Files() for _ in compiled.images]
-    lists = [tl for tl, _ in compiled.images]
-    wanted = _wanted(dl, lists, compiled.plan, compiled.split_idx)
+    lists, seen, start = [tl for tl, _ in compiled.images], open_cache(as_cached(cache).path).comparisons, time.perf_counter()
+    wanted = _wanted(lists, compiled.plan, compiled.split_idx, seen)
     if compiled.functions and wanted is not None:
         wanted = replace(wanted, functions=compiled.functions, function=maker(dl, compiled))
     chosen = _chosen(cache, wanted, say)
@@ -68,13 +70,18 @@ def fed(dl: Any, compiled: Compiled, cache: Any, say: Say) -> tuple[Compiled, li
         return compiled, [Files() for _ in compiled.images]
     with preserved():  # what is built anew may draw
         plan, sources = attach(as_cached(cache), chosen, say)
+    if not chosen.compared:
+        seen.note([tl.items for tl in lists], chosen.first, time.perf_counter() - start)
     return replace(compiled, plan=plan), list(sources)
 
 
-def _wanted(dl: Any, lists: Sequence[Any], plan: Plan, split: int | None) -> Wanted | None:
+def _wanted(lists: Sequence[Any], plan: Plan, split: int | None, seen: Comparisons) -> Wanted | None:
     """What the loader needs; None where its first image is no file, or is skipped."""
+    name = "valid" if split else "train"
+    if (first := seen.recent([tl.items for tl in lists])) is not None:
+        return Wanted(name, plan, first, lambda: _paths(lists), compared=True)
     paths = _paths(lists)
-    return Wanted("valid" if split else "train", plan, paths[0], lambda: paths) if paths else None
+    return Wanted(name, plan, paths[0], lambda: paths) if paths else None
 
 
 def _paths(lists: Sequence[Any]) -> list[str]:
@@ -115,7 +122,7 @@ def _chosen(cache: Any, wanted: Wanted | None, say: Say) -> Wanted | None:
             return None
         wanted = replace(wanted, split=split)
         break
-    if wanted.split == "valid" and "valid" in kept.splits:
+    if wanted.split == "valid" and "valid" in kept.splits and not wanted.compared:
         held = kept.held("valid")
         foreign = [p for p in wanted.paths() if held.place_of(p) is None]
         if foreign or not any(map(held.holds, wanted.paths())):
@@ -190,7 +197,8 @@ def stock_fed(dl: Any, cache: Any, say: Say) -> Iterator[None]:
     plan = Plan(
         tuple(Element(k, "RGB" if c.__name__ == "PILImage" else "L", c.__name__ == "PILMask") for k, (_, c) in enumerate(found))
     )
-    wanted = _chosen(cache, _wanted(dl, [tl for tl, _ in found], plan, getattr(dl.dataset, "split_idx", None)), say)
+    lists, seen, start = [tl for tl, _ in found], open_cache(as_cached(cache).path).comparisons, time.perf_counter()
+    wanted = _chosen(cache, _wanted(lists, plan, getattr(dl.dataset, "split_idx", None), seen), say)
     if wanted is None:
         yield
         return
@@ -207,6 +215,8 @@ def stock_fed(dl: Any, cache: Any, say: Say) -> Iterator[None]:
         yield
         return
     _, sources = attach(as_cached(cache), wanted, say)
+    if not wanted.compared:
+        seen.note([tl.items for tl in lists], wanted.first, time.perf_counter() - start)
     with ExitStack() as stack:
         for (tl, _), source in zip(found, sources, strict=True):
             stack.callback(_read_from(tl.tfms, source))

@@ -19,7 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastload.ops import Size
 
-__all__ = ["IN_MEMORY", "PIXELS", "Files", "Record", "Ref", "Source", "sniff"]
+__all__ = ["IN_MEMORY", "PIXELS", "Files", "Record", "Ref", "Source", "encoded_record", "sniff"]
 
 # Formats that Pillow decodes equally from memory and whose header gives the final size. All others are opened by path, as
 # stock does: raw ones (BMP, TIFF, PPM) may be memory-mapped there, and some change size while loading.
@@ -85,6 +85,10 @@ class Source(Protocol):
         """Copy images that are finished, each into its row, uint8 [channels, H, W]; False where they are not."""
         ...
 
+    def files(self, refs: Sequence[Ref]) -> list[str] | None:
+        """The paths of files each of which holds one of these images and nothing else, or None."""
+        ...
+
     def ahead(self, refs: Iterable[Ref]) -> None:
         """Hear what will be read soon; called from the consumer's thread."""
         ...
@@ -107,7 +111,7 @@ class Files:
 
     def read(self, ref: Ref, window: tuple[int, int, int, int] | None = None) -> Record:
         """Read the whole file of `ref`. Raises what opening the file raises (FileNotFoundError, PermissionError ...)."""
-        path = ref.path if ref.path is not None else os.fspath(self.paths[ref.index])
+        path = self._path(ref)
         file = os.open(path, _READ_ONLY)
         try:
             return _record(file, path)
@@ -121,6 +125,13 @@ class Files:
     def gather(self, refs: Sequence[Ref], rows: Sequence[Any]) -> bool:
         """False: files hold no finished images."""
         return False
+
+    def files(self, refs: Sequence[Ref]) -> list[str]:
+        """Their paths."""
+        return [self._path(ref) for ref in refs]
+
+    def _path(self, ref: Ref) -> str:
+        return ref.path if ref.path is not None else os.fspath(self.paths[ref.index])
 
     def ahead(self, refs: Iterable[Ref]) -> None:
         """Nothing: a file is found by its name, which takes as long as reading it."""
@@ -148,7 +159,11 @@ def _record(file: int, path: str) -> Record:
         raise UnidentifiedImageError(f"{path} is not a regular file: an image is never read from a pipe or device")
     if found.st_size > _AT_ONCE and (codec := sniff(os.pread(file, HEAD, 0))) not in IN_MEMORY:
         return Record(codec, None, path)
-    data = _whole(file, found.st_size)
+    return encoded_record(_whole(file, found.st_size), path)
+
+
+def encoded_record(data: bytes, path: str) -> Record:
+    """The record of a file that holds `data`; without them where it has to be opened by path."""
     codec = sniff(data[:HEAD])
     return Record(codec, data if codec in IN_MEMORY else None, path)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from pipelines import ITEM_TFMS
 from sidebyside import seed_all
 
 import fastload
-from fastload.cache import _items
+from fastload.cache import _items, comparing
 from fastload.cache.generations import publish, read_generation
 from fastload.cache.read import open_cache
 from fastload.cache.verify import verify
@@ -341,3 +343,54 @@ def test_a_mirror_before_a_crop_is_kept_in_its_place(made: Pictures, tmp_path: P
         dls = loaders(made, after, **how)
         found.append([b[0] for dl in (dls.train, dls.valid) for b in dl])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_files_that_took_a_while_to_compare_are_not_compared_again_at_once(
+    made: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, now = Pictures(tmp_path / "copy"), [1000.0]
+    shutil.copytree(made.path, copy.path)
+    fastload.precompute(loaders(copy), tmp_path / "cache", keep="decoded")
+    dls = loaders(copy, cache=tmp_path / "cache")
+    monkeypatch.setattr(comparing, "_FREE_S", 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    start = time.perf_counter()
+    list(dls.train)
+    took = time.perf_counter() - start  # more than comparing took
+    changed = next(p for p in copy.files if p in dls.train.items)
+    Image.new("RGB", (40, 40)).save(changed)
+    list(dls.train)
+    with pytest.raises(StaleCache, match=f"{changed} has other bytes"):
+        list(loaders(copy, cache=tmp_path / "cache").train)  # another list of files
+    now[0] += 100 * took
+    with pytest.raises(StaleCache, match=f"{changed} has other bytes"):
+        list(dls.train)
+
+
+def test_files_that_were_copied_are_hashed_once_which_is_said(
+    made: Pictures, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fastload.precompute(loaders(made), tmp_path / "cache", keep="decoded")
+    copy = Pictures(tmp_path / "copy")
+    shutil.copytree(made.path, copy.path)
+    dl = loaders(copy, cache=tmp_path / "cache").train
+    list(dl)
+    assert f"{len(dl.items)} files below {copy.images} look other than when" in caplog.text
+    caplog.clear()
+    list(dl)
+    assert "look other" not in caplog.text
+
+
+def test_files_on_a_slow_disk_are_looked_at_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "_PROBE", 3)
+    seen: set[str] = set()
+
+    def look(path: str) -> str | None:
+        seen.add(threading.current_thread().name)
+        time.sleep(0.001)
+        return path if path == "7" else None
+
+    found = comparing.each(look, [str(k) for k in range(300)])
+    assert [k for k in found if k is not None] == ["7"]
+    assert found.index("7") == 7
+    assert len(seen) > 2

@@ -72,6 +72,9 @@ class Memory:
     def size(self, ref: Ref) -> Any:
         return self.sizes[ref.index] if self.knows_sizes else None
 
+    def files(self, refs: Any) -> None:
+        return None
+
     def ahead(self, refs: Any) -> None:
         pass
 

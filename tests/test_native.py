@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from fastload import native, pixels
-from fastload.executors.native import one_pass
+from fastload.executors._one_pass import one_pass
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 if native.extension() is None:
@@ -242,6 +242,34 @@ def _accepted_as_pillow(data: bytes) -> bool:
         return False
     assert np.array_equal(np.asarray(image.convert("RGB")).transpose(2, 0, 1), out)
     return True
+
+
+def _resource(code: int, name: bytes, data: bytes) -> bytes:
+    named = bytes([len(name)]) + name + (b"" if len(name) % 2 else b"\0")
+    return b"8BIM" + code.to_bytes(2, "big") + named + len(data).to_bytes(4, "big") + data + b"\0" * (len(data) % 2)
+
+
+def test_photoshops_blocks_are_walked_as_pillow_walks_them() -> None:
+    rng, file = random.Random(4), io.BytesIO()
+    Image.new("RGB", (16, 16)).save(file, "JPEG")
+    photo, asked = file.getvalue(), []
+    whole = (
+        b"Photoshop 3.0\0" + _resource(0x0404, b"", b"caption") + _resource(0x03ED, b"", bytes(16)) + _resource(1, b"ab", b"")
+    )
+    for k in range(3000):
+        body = bytearray(whole)
+        for _ in range(0 if k == 0 else rng.randint(1, 3)):
+            body[rng.randrange(len(body))] = rng.choice((0, 1, 0x38, 0x7F, 0xFF, rng.randrange(256)))
+        if k > 0 and rng.random() < 0.5:
+            del body[rng.randrange(len(body)) :]
+        data = photo[:20] + b"\xff\xed" + (len(body) + 2).to_bytes(2, "big") + bytes(body) + photo[20:]
+        head = N.probe(data)
+        assert not isinstance(head, str)
+        asked.append(head[3])
+        if not head[3]:
+            assert Image.open(io.BytesIO(data)).size == head[:2]
+    assert not asked[0]
+    assert 100 < sum(asked) < 2900
 
 
 @pytest.mark.skipif(not (SHARED / "photos").is_dir(), reason=f"the shared photos are not at {SHARED}")

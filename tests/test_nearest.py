@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fastload import native, pixels
-from fastload.executors.native import one_pass
+from fastload.executors._one_pass import one_pass
 
 if native.extension() is None:
     pytest.skip("the native extension was not built", allow_module_level=True)

@@ -15,7 +15,8 @@ from sidebyside import seed_all
 import fastload
 from fastload import native
 from fastload.errors import SettingsError
-from fastload.executors.native import Pass, measured_error
+from fastload.executors._one_pass import Pass
+from fastload.executors.native import measured_error
 
 pytestmark = pytest.mark.skipif(not native.status().resizes, reason="the native decoder and resize are not there")
 

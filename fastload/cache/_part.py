@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from fastload.cache import _format as on_disk
-from fastload.cache._items import Blueprint, Item, load_items, seen, source_digest
+from fastload.cache._items import Blueprint, Item, load_items, source_digest
 from fastload.cache._mounts import remote
 from fastload.errors import CacheError
 
 __all__ = ["CHECKS", "Part", "Shard", "blueprint_of", "read_manifest"]
 
 CHECKS = ("first", "always", "off")
+Look = tuple[int, int, int, int]  # size, mtime and ctime in ns, inode
 
 
 class Shard:
@@ -190,7 +191,8 @@ class Part:
         for shard in self.shards:
             for row, number in _first_rows(shard, self.items):
                 self.where[self.items[number].path] = (shard, row)
-        self._same: dict[Path, Item] = {}  # files that were hashed and found the same, as they looked then
+        self.hashed = 0  # files, to compare their bytes
+        self._same: dict[str, Look] = {}  # files that were hashed and found the same, as they looked then
         self.bad: dict[str, str] = {name: reason for commit in self.manifest["shards"] for name, reason in commit["bad"]}
 
     def meaning(self) -> dict[str, Any]:
@@ -203,13 +205,15 @@ class Part:
 
         A file that is gone has not changed. What was hashed once is known by its times from then on.
         """
-        path, item = root / name, self._item_of[name]
+        path = f"{root}/{name}"
         try:
-            now = seen(name, path)
-            if now == item or self._same.get(path) == now:
+            found = os.stat(path)
+            now = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+            if now == self._looks[name] or self._same.get(path) == now:
                 return False
+            self.hashed += 1
             shard, row = self.where[name]
-            if source_digest(path.read_bytes()) != shard.rows[row]["source"].tobytes():
+            if source_digest(Path(path).read_bytes()) != shard.rows[row]["source"].tobytes():
                 return True
         except FileNotFoundError:
             return False
@@ -217,8 +221,8 @@ class Part:
         return False
 
     @cached_property
-    def _item_of(self) -> dict[str, Item]:
-        return {item.path: item for item in self.items}
+    def _looks(self) -> dict[str, Look]:
+        return {item.path: (item.size, item.mtime_ns, item.ctime_ns, item.inode) for item in self.items}
 
 
 def _first_rows(shard: Shard, items: Sequence[Item]) -> list[tuple[int, int]]:

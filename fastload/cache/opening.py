@@ -13,6 +13,7 @@ from fastload.cache._make import Function
 from fastload.cache._master import short_side
 from fastload.cache._part import read_manifest
 from fastload.cache.build import How, build_part
+from fastload.cache.comparing import each
 from fastload.cache.generations import new_items, publish, read_generation
 from fastload.cache.read import Cached, CacheSource, Held, open_cache
 from fastload.cache.staging import staged
@@ -29,6 +30,7 @@ class Wanted:
     """What a loader needs of a cache: images of a split, after `plan`; `paths`: all its files, called only if needed.
 
     `functions`: name and digest of each function of the user's among the steps; `function` makes pixels with them.
+    `compared`: its files were compared with the cache a moment ago.
     """
 
     split: str
@@ -37,6 +39,7 @@ class Wanted:
     paths: Callable[[], Sequence[str]]
     functions: tuple[tuple[str, str], ...] = ()
     function: Function | None = None
+    compared: bool = False
 
 
 def as_cached(given: Any) -> Cached:
@@ -51,7 +54,7 @@ def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple
     """
     held = _open(options, wanted.split)
     root = held.root_of(wanted.first) if options.stale != "rebuild" else _root(held, wanted)
-    if words := _stale(held, root, wanted, options.stale == "rebuild"):
+    if words := _stale(held, root, wanted, options.stale == "rebuild", say):
         text = _told(held, words)
         if options.stale == "error":
             raise StaleCache(f"{text}. Run `fastload precompute` again (changed files), or build it anew in another folder")
@@ -61,7 +64,7 @@ def attach(options: Cached, wanted: Wanted, say: Callable[[str], None]) -> tuple
             say(f"{text}; what differs is built anew")
             rebuild(Path(options.path).resolve(), held, root, wanted)
             held = _open(options, wanted.split)
-            if words := _stale(held, root, wanted, True):
+            if words := _stale(held, root, wanted, True, say):
                 raise StaleCache(f"{_told(held, words)}, also after it was built anew; build it in another folder")
     if held.loss is not None:
         say(f"cache={options.path!r} holds masters, an approximation: {held.loss}")
@@ -88,16 +91,30 @@ def _root(held: Held, wanted: Wanted) -> Path:
     return held.root_of(wanted.first)
 
 
-def _stale(held: Held, root: Path, wanted: Wanted, new_too: bool) -> list[str]:
+def _stale(held: Held, root: Path, wanted: Wanted, new_too: bool, say: Callable[[str], None]) -> list[str]:
     """What no longer is as it was kept, in words: what decides its bytes, and each file of the loader."""
     words = held.differing(wanted.plan, wanted.functions)
-    for path in wanted.paths():
-        name = below(path, root)
-        if held.changed(name, root):
-            words.append(f"{path} has other bytes than when it was kept")
-        elif new_too and name not in held.where and name not in held.bad:
-            words.append(f"{path} is new")
+    if wanted.compared:
+        return words
+    words += _differing_files(held, root, wanted.paths(), new_too)
+    if (hashed := held.newly_hashed()) > _SHOWN:
+        seem = f"{hashed} files below {root} look other than when {held.path} was made (copied or moved?)"
+        say(f"{seem}: their bytes were compared")
     return words
+
+
+def _differing_files(held: Held, root: Path, paths: Sequence[str], new_too: bool) -> list[str]:
+    """Each file that has other bytes than when it was kept, and with `new_too` those that are not held, in words."""
+    prefix = str(root).rstrip("/") + "/"
+
+    def look(path: str) -> str | None:
+        usual = path.startswith(prefix) and "/." not in path and "//" not in path
+        name = path[len(prefix) :] if usual else below(path, root)
+        if held.changed(name, root):
+            return f"{path} has other bytes than when it was kept"
+        return f"{path} is new" if new_too and name not in held.where and name not in held.bad else None
+
+    return [word for word in each(look, list(dict.fromkeys(paths))) if word is not None]
 
 
 def rebuild(path: Path, held: Held, root: Path, wanted: Wanted) -> None:

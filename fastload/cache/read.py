@@ -19,6 +19,7 @@ from fastload.cache._items import below, fingerprint, plain
 from fastload.cache._make import kept_ops
 from fastload.cache._master import Loss, short_side
 from fastload.cache._part import CHECKS, Part, Shard, blueprint_of
+from fastload.cache.comparing import Comparisons
 from fastload.cache.generations import Generation, opened_parts, read_generation
 from fastload.errors import CacheError, SettingsError, StaleCache
 from fastload.machine import major_faults
@@ -74,7 +75,7 @@ class Held:
     """What a cache holds for one split: its parts for that, newest last, by path below the data's root."""
 
     def __init__(self, path: Path, split: str, parts: Sequence[Part], gone: Iterable[str]) -> None:
-        self.path, self.split, self.parts = path, split, tuple(parts)
+        self.path, self.split, self.parts, self._hashed = path, split, tuple(parts), 0
         newest = parts[-1]
         self.kind, self.mode, self.variants, self.fingerprint = newest.kind, newest.mode, newest.variants, newest.fingerprint
         if odd := next((p for p in parts if p.meaning() != newest.meaning()), None):
@@ -139,6 +140,11 @@ class Held:
         """Whether a kept file has other bytes now. One that is gone has not changed."""
         return name in self.where and self._part_of[name].changed(name, root)
 
+    def newly_hashed(self) -> int:
+        """How many files were hashed since this was last asked, because their size, times or inode differ."""
+        before, self._hashed = self._hashed, sum(part.hashed for part in self.parts)
+        return self._hashed - before
+
     @cached_property
     def _part_of(self) -> dict[str, Part]:
         return {name: part for part in self.parts for name in part.where}
@@ -177,6 +183,7 @@ class Cache:
     def __init__(self, path: Path, generation: Generation) -> None:
         self.path, self.generation = path, generation
         self.parts = opened_parts(path, generation)
+        self.comparisons = Comparisons()
         self._held: dict[str, Held] = {}
 
     @property
@@ -258,6 +265,9 @@ class CacheSource:
             shard, number = self._row(ref)
             shard.copy(number, self.check, row)
         return True
+
+    def files(self, refs: Sequence[Ref]) -> None:
+        """None: images lie in shards."""
 
     def ahead(self, refs: Iterable[Ref]) -> None:
         """Tell the disk what will be read soon: each record once, then only while pages of it had to be waited for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +14,18 @@ from PIL import Image
 from fastload import native, pixels
 from fastload.errors import DataError, MissingPackage, with_path
 from fastload.executors import Options
+from fastload.executors._one_pass import Box, Pass, one_pass
 from fastload.executors._work import Job
 from fastload.executors.threads import Threads, Tidy
 from fastload.ops import Size
 from fastload.plan import Element, Plan
 from fastload.slots import Slot
-from fastload.source import PIXELS, Record, Source
+from fastload.source import PIXELS, Record, Source, encoded_record
 
-__all__ = ["NAME", "Native", "Pass", "measured_error", "one_pass", "open_executor", "refuses"]
+__all__ = ["NAME", "Native", "measured_error", "open_executor", "refuses"]
 
 NAME = "native"
-Box = tuple[int, int, int, int]
-NEAREST, BILINEAR = 0, 2  # Pillow's codes
+FILES_A_TASK = 4  # more gain nothing, and hold the first batch up
 
 
 def refuses(plan: Plan, options: Options) -> str | None:
@@ -38,130 +39,6 @@ def open_executor(plan: Plan, sources: Sequence[Source], options: Options) -> Na
     if reason := refuses(plan, options):
         raise MissingPackage(reason)
     return Native(plan, sources, options)
-
-
-class Pass:
-    """What one native call does: turn the source, crop `box`, pad, mirror, resize to `size`, keep `window` of that.
-
-    `turn`: bits 1 swap x and y, 2 flip the source's x, 4 flip its y. `box` is in the coordinates of the turned image.
-    `nearest`: the resize is a mask's, for decoded pixels of one channel alone.
-    """
-
-    __slots__ = ("box", "frame", "mirrored", "mode", "nearest", "pad", "size", "turn", "window")
-
-    def __init__(self, size: Size) -> None:
-        self.frame: Size = size  # of the image as the steps so far have left it
-        self.box: Box = (0, 0, *size)
-        self.turn, self.mirrored, self.mode, self.nearest = 0, False, 0, False
-        self.pad: Box | None = None
-        self.size: Size | None = None
-        self.window: Box | None = None
-
-    def arguments(self) -> tuple[Any, ...]:
-        """box, size, window, mirrored: the arguments between the image and the rest."""
-        return self.box, self.size or self.frame, self.window or (0, 0, *(self.size or self.frame)), self.mirrored
-
-    def scale(self, slack: float) -> int:
-        """The largest of 8, 4 and 2 by which the crop may shrink and still be `slack` times what it is resized to, else 1.
-
-        >>> [(p := Pass((1600, 1200))), setattr(p, "size", (224, 224)), p.scale(1.5), p.scale(1.0)][2:]
-        [2, 4]
-        """
-        if self.size is None or self.turn or self.pad is not None:
-            return 1
-        least = min((self.box[2] - self.box[0]) / self.size[0], (self.box[3] - self.box[1]) / self.size[1])
-        return next((f for f in (8, 4, 2) if least >= f * slack), 1)
-
-    def rest(self) -> tuple[Any, ...]:
-        """turn, pad, pad_mode: the arguments after the output."""
-        return self.turn, self.pad or (0, 0, 0, 0), self.mode
-
-
-def one_pass(todo: Sequence[pixels.Step], size: Size) -> Pass | None:
-    """The steps for an image of `size` as one native call, or None where they are not of that form.
-
-    >>> p = one_pass([pixels.Turn(0), pixels.Window((10, 0, 40, 20), None, "zeros", (8, 8))], (100, 20))
-    >>> p.arguments(), p.rest()
-    (((60, 0, 90, 20), (8, 8), (0, 0, 8, 8), True), (0, (0, 0, 0, 0), 0))
-    """
-    one = Pass(size)
-    for step in todo:
-        if not (_turn(one, step.method) if isinstance(step, pixels.Turn) else _window(one, step)):
-            return None
-    return one
-
-
-def _turn(one: Pass, method: int) -> bool:
-    if one.size is not None:
-        return False
-    if method == 0:
-        one.mirrored = not one.mirrored
-        return True
-    if one.box != (0, 0, *one.frame) or one.pad is not None:
-        return False  # a turn after a crop
-    turn = _after_mirror(one.turn) if one.mirrored else one.turn
-    for bit in _TURNS[method]:
-        turn ^= 1 if bit == "swap" else _flipped(turn, bit)
-    one.turn, one.mirrored = turn, False
-    if "swap" in _TURNS[method]:
-        one.frame = (one.frame[1], one.frame[0])
-        one.box = (0, 0, *one.frame)
-    return True
-
-
-# Pillow's transpositions as flips of x or y, then perhaps a swap of the two (PIL.Image.Transpose)
-_TURNS = {1: ("y",), 2: ("x", "swap"), 3: ("x", "y"), 4: ("y", "swap"), 5: ("swap",), 6: ("x", "y", "swap")}
-
-
-def _flipped(turn: int, axis: str) -> int:
-    """The bit that a flip of the turned image's `axis` changes: the source's other axis where they are swapped."""
-    return 2 if (axis == "x") != bool(turn & 1) else 4
-
-
-def _after_mirror(turn: int) -> int:
-    return turn ^ _flipped(turn, "x")
-
-
-def _window(one: Pass, step: pixels.Window) -> bool:
-    if step.box is not None and not _crop(one, step.box):
-        return False
-    if any(step.pad or ()) and not _pad(one, step):
-        return False
-    if step.out is None:
-        return True
-    if one.size is not None or step.resample not in (NEAREST, BILINEAR):
-        return False
-    one.size, one.nearest = step.out, step.resample == NEAREST
-    return True
-
-
-def _crop(one: Pass, box: Box) -> bool:
-    width, height = one.size or one.frame
-    if one.pad is not None and one.size is None:
-        return False  # a crop of what was padded
-    if not (0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height):
-        return False
-    if one.size is not None:
-        one.window = box
-        return True
-    left, top, right, _ = one.box
-    x, y = (right - box[2] if one.mirrored else left + box[0]), top + box[1]
-    one.frame = (box[2] - box[0], box[3] - box[1])
-    one.box = (x, y, x + one.frame[0], y + one.frame[1])
-    return True
-
-
-def _pad(one: Pass, step: pixels.Window) -> bool:
-    if one.size is not None or one.pad is not None or step.pad is None:
-        return False
-    left, top, right, bottom = step.pad
-    one.pad = (right, top, left, bottom) if one.mirrored else step.pad
-    one.mode = _MODES[step.pad_mode]
-    one.frame = (one.frame[0] + left + right, one.frame[1] + top + bottom)
-    return True
-
-
-_MODES = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 class _NativeJob(Tidy):
@@ -225,15 +102,50 @@ class _NativeJob(Tidy):
             self.stages.note("native", self.batch.refs[pos][element].index, start)
         return refused is None
 
+    def step(self, count: int, threads: int) -> int:
+        """How many images a task gets: several files, since every native call has to get the GIL back."""
+        if not self._together() or self.options.hook is not None or self.sources[0].windows:
+            return super().step(count, threads)
+        return min(FILES_A_TASK, -(-count // (2 * threads)))
+
+    def _together(self) -> bool:
+        return len(self.plan.elements) == 1 and native.status().resizes
+
+    def probe_several(self, positions: Sequence[int]) -> None:
+        """Sizes of samples whose images are read by one native call; those that are no ordinary JPEG files by themselves."""
+        self._take_files(positions)
+        super().probe_several([pos for pos in positions if self.sizes[pos][0] is None])
+
+    def _take_files(self, positions: Sequence[int]) -> None:
+        """Records, and sizes where Pillow could not object to the header, of what lies in ordinary files."""
+        start, refs = time.perf_counter_ns(), [self.batch.refs[pos][0] for pos in positions]
+        paths = self.sources[0].files(refs) if self._together() and not self.plan.elements[0].mask else None
+        if paths is None or len(positions) < 2:
+            return
+        limit, taken = Image.MAX_IMAGE_PIXELS, 0
+        encoded = [os.fsencode(path) for path in paths]
+        for pos, path, found in zip(positions, paths, native.extension().read_several(encoded), strict=True):
+            if found is None:
+                continue
+            data, width, height = found
+            self.records[pos][0] = record = Record("jpeg", data, path) if width else encoded_record(data, path)
+            self.used_bytes += record.nbytes
+            taken += 1
+            if width and (limit is None or width * height <= limit):
+                self.sizes[pos][0] = (width, height)
+        self.stages.note("read", refs[0].index, start, taken)
+
     def render_several(self, positions: Sequence[int]) -> None:
-        """Render samples; those that lie decoded in a cache by one native call for all of them."""
-        if len(self.plan.elements) > 1 or not self.sources[0].windows or not native.status().resizes:
+        """Render samples; JPEG files, and images that lie decoded in a cache, by one native call for all of them."""
+        if not self._together() or self.plan.finished or len(positions) < 2:
             super().render_several(positions)
             return
+        if not self.sources[0].windows:
+            self._take_files([pos for pos in positions if self.records[pos][0] is None])
         start, ready, calls = time.perf_counter_ns(), [], []
         for pos in positions:
             try:
-                arguments = self._call(pos)
+                arguments = self._stored(pos) if self.sources[0].windows else self._encoded(pos)
             except BaseException as err:  # carried to the consumer, who raises it
                 self.faults[pos] = with_path(err, self._name(pos, 0))
                 continue
@@ -242,14 +154,30 @@ class _NativeJob(Tidy):
             else:
                 ready.append(pos)
                 calls.append(arguments)
-        for pos, refused in zip(ready, native.extension().resize_several(calls), strict=True):
+        extension = native.extension()
+        done = extension.resize_several if self.sources[0].windows else extension.render_several
+        for pos, refused in zip(ready, done(calls), strict=True):
             if refused is not None:
                 self.render(pos)
             self.records[pos][0] = None
         if ready:
             self.stages.note("native", self.batch.refs[ready[0]][0].index, start, len(ready))
 
-    def _call(self, pos: int) -> tuple[Any, ...] | None:
+    def _encoded(self, pos: int) -> tuple[Any, ...] | None:
+        """Arguments of the native decoder for a sample's image; None where it is not done that way."""
+        record, size, slot = self.records[pos][0], self.sizes[pos][0], self.slots[0]
+        if record is None or record.codec != "jpeg" or record.data is None or size is None:
+            return None
+        if record.image is not None and not _ordinary(record):
+            return None
+        one = one_pass(self.todo(pos, 0, size), size)
+        if one is None or one.nearest or not isinstance(slot, Slot):
+            return None
+        row, last = _target(slot, pos)
+        scale = one.scale(self.options.slack) if self.options.slack else 1
+        return (record.data, *one.arguments(), native.pillow13(), row, *one.rest(), last, scale)
+
+    def _stored(self, pos: int) -> tuple[Any, ...] | None:
         """Arguments of the native resize of a sample's image; None where it is not done that way."""
         with self.reading(pos):
             self._size(pos, 0)

@@ -54,10 +54,6 @@ class Tidy(Job):
         self.left = 0  # images queued and not yet rendered
         self.done = threading.Event()
         self.drawn_once = threading.Event()  # all drawn, or given up: nothing is gained by waiting for it
-        # How many tasks of one batch a thread gets where images take little time (from a cache: benchmarks/bench_cache.py), so
-        # that handing out each by itself would take as long; else one an image, as where a hook is to hear of each.
-        quick = options.hook is None and (plan.finished or all(source.windows for source in sources))
-        self.tasks_a_thread = (1 if plan.finished else 2) if quick else None
         self._next = 0  # the first sample that is not drawn yet
         self._rng: Any = None
 
@@ -96,6 +92,21 @@ class Tidy(Job):
             drawer.end(self.batch.number, self._rng)
         self.positions += new
         return new
+
+    def step(self, count: int, threads: int) -> int:
+        """How many of a batch's `count` images a task gets: more than one where they take little time.
+
+        Handing out each image by itself would take as long as copying it from a cache does (benchmarks/bench_cache.py). One
+        where a hook is to hear of each.
+        """
+        if self.options.hook is not None or not (self.plan.finished or all(source.windows for source in self.sources)):
+            return 1
+        return -(-count // ((1 if self.plan.finished else 2) * threads))
+
+    def probe_several(self, positions: Sequence[int]) -> None:
+        """Read the first image of several samples as far as its size; faults are kept, not raised."""
+        for pos in positions:
+            self.probe(pos)
 
     def render_several(self, positions: Sequence[int]) -> None:
         """Render samples; finished images that lie in a cache by one call for all of them."""
@@ -236,7 +247,7 @@ class _Run:
             self.undrawn.append(job)
             self._draw_ready()
         if unknown:
-            self.pool.put(2 * batch.number, [self._task(self._probe, job, p) for p in unknown])
+            self._put(2 * batch.number, self._probe, job, unknown)
 
     def hand_over(self, job: Tidy) -> Finished:
         """Wait for `job`, settle its draws, render anew what changed, and return the batch."""
@@ -271,47 +282,42 @@ class _Run:
 
     # pool threads ------------------------------------------------------------------------------------------------------
 
-    def _task(self, work: Callable[[Tidy, Any], None], job: Tidy, pos: Any) -> Callable[[], None]:
-        return lambda: self._guarded(work, job, pos)
+    def _task(self, work: Callable[[Tidy, Any], None], job: Tidy, positions: Any) -> Callable[[], None]:
+        return lambda: self._guarded(work, job, positions)
 
-    def _guarded(self, work: Callable[[Tidy, Any], None], job: Tidy, pos: Any) -> None:
+    def _guarded(self, work: Callable[[Tidy, Any], None], job: Tidy, positions: Any) -> None:
         try:
             if not self.closed:
-                work(job, pos)
+                work(job, positions)
         except BaseException as err:  # no image's fault (those are kept with their sample): the whole run ends with it
             self.broken = err
             for waiting in [job, *self.undrawn, *self.window]:
                 waiting.done.set()
 
-    def _probe(self, job: Tidy, pos: int) -> None:
-        job.probe(pos)
+    def _probe(self, job: Tidy, positions: Sequence[int]) -> None:
+        job.probe_several(positions)
         with self.lock:
-            job.probed[pos] = True
-            mine = self._draw_ready((job, pos))
+            for pos in positions:
+                job.probed[pos] = True
+            mine = self._draw_ready((job, positions))
         if mine:
-            self._render(job, pos)
+            self._render(job, mine)
 
-    def _render(self, job: Tidy, pos: int) -> None:
-        job.render(pos)
-        with self.lock:
-            job.left -= 1
-            self._finished(job)
-
-    def _draw_ready(self, probed: tuple[Tidy, int] | None = None) -> bool:
+    def _draw_ready(self, probed: tuple[Tidy, Sequence[int]] | None = None) -> list[int]:
         """Draw the samples whose turn it is, oldest job first, and queue their images; holds the lock.
 
-        An image is rendered as soon as those before it are drawn, so reading the batch's other headers costs no wait. The one
-        that was `probed` just now is not queued: True where it is to be rendered by the caller, without the lock.
+        An image is rendered as soon as those before it are drawn, so reading the batch's other headers costs no wait. Those
+        that were `probed` just now are not queued: the ones returned are to be rendered by the caller, without the lock.
         """
-        mine = False
+        mine: list[int] = []
         while self.undrawn:
             job = self.undrawn[0]
             new = job.draw_on(self.drawer)
             if new and job.fatal() is None:
-                if probed is not None and job is probed[0] and probed[1] in new:
-                    mine = True
-                    new.remove(probed[1])
-                    job.left += 1
+                if probed is not None and job is probed[0]:
+                    mine = [p for p in new if p in probed[1]]
+                    new = [p for p in new if p not in probed[1]]
+                    job.left += len(mine)
                 if new:
                     self._queue(job, new)
             if not job.all_drawn:
@@ -321,7 +327,7 @@ class _Run:
             self._finished(job)
         return mine
 
-    def _render_several(self, job: Tidy, positions: Sequence[int]) -> None:
+    def _render(self, job: Tidy, positions: Sequence[int]) -> None:
         job.render_several(positions)
         with self.lock:
             job.left -= len(positions)
@@ -333,12 +339,12 @@ class _Run:
 
     def _queue(self, job: Tidy, positions: Sequence[int]) -> None:
         job.left += len(positions)
-        if (tasks := job.tasks_a_thread) is not None:
-            step = -(-len(positions) // (tasks * self.pool.threads))
-            chunks = [positions[k : k + step] for k in range(0, len(positions), step)]
-            self.pool.put(2 * job.batch.number - 1, [self._task(self._render_several, job, c) for c in chunks])
-        else:
-            self.pool.put(2 * job.batch.number - 1, [self._task(self._render, job, p) for p in positions])
+        self._put(2 * job.batch.number - 1, self._render, job, positions)
+
+    def _put(self, urgency: int, work: Callable[[Tidy, Any], None], job: Tidy, positions: Sequence[int]) -> None:
+        step = job.step(len(positions), self.pool.threads)
+        chunks = [positions[k : k + step] for k in range(0, len(positions), step)]
+        self.pool.put(urgency, [self._task(work, job, chunk) for chunk in chunks])
 
     def _render_all(self, job: Tidy) -> None:
         job.done.clear()

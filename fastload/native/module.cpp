@@ -6,12 +6,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "augment.h"
 #include "decode.h"
+#include "files.h"
 #include "jpeg_api.h"
 #include "nearest.h"
 
@@ -33,6 +35,36 @@ nb::object probe(nb::bytes data) {
     const Header h = scan_jpeg(bytes_of(data), data.size());  // under a microsecond: not worth giving the GIL away
     if (h.refused != nullptr) return nb::str(h.refused);
     return nb::make_tuple(h.width, h.height, h.components, h.ask_pillow);
+}
+
+// For each path: its bytes, and the width and height of what Pillow would see as an ordinary JPEG, else 0 and 0; None where the
+// file is not an ordinary one, which Python then opens, and says what is wrong. The GIL is given away twice for all of them.
+std::vector<nb::object> read_several(const std::vector<nb::bytes>& paths) {
+    std::vector<PlainFile> files;
+    files.reserve(paths.size());
+    {
+        nb::gil_scoped_release release;
+        for (const nb::bytes& path : paths) files.emplace_back(path.size() == std::strlen(path.c_str()) ? path.c_str() : "");
+    }
+    std::vector<nb::bytes> data;
+    for (const PlainFile& file : files) data.emplace_back(nullptr, file.size);
+    std::vector<Header> headers(paths.size());
+    std::vector<char> whole(paths.size());
+    {
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < files.size(); i++) {
+            whole[i] = files[i].read(reinterpret_cast<uint8_t*>(const_cast<char*>(data[i].c_str())));
+            if (whole[i]) headers[i] = scan_jpeg(bytes_of(data[i]), data[i].size());
+        }
+        files.clear();
+    }
+    std::vector<nb::object> answers;
+    for (size_t i = 0; i < paths.size(); i++) {
+        const Header& h = headers[i];
+        const bool plain = h.refused == nullptr && !h.ask_pillow;
+        answers.push_back(whole[i] ? nb::object(nb::make_tuple(data[i], plain ? h.width : 0, plain ? h.height : 0)) : nb::none());
+    }
+    return answers;
 }
 
 struct Work {
@@ -74,26 +106,65 @@ Work checked(Box box, int image_width, int image_height, std::tuple<int, int> si
 
 nb::object reason(const char* refused) { return refused == nullptr ? nb::none() : nb::object(nb::str(refused)); }
 
+// One JPEG: its bytes and what is to be done with it. `refused` is set where it is Pillow's.
+struct Encoded {
+    const uint8_t* data;
+    size_t size;
+    Header header;
+    Work work;
+    int scale;
+    const char* refused;
+
+    void run(const Kernels& k) {
+        if (refused != nullptr) return;
+        const bool luma = work.target.channels == 1;
+        if (scale == 1 || !work.layout.plain())
+            refused = render_jpeg(data, size, header, work.crop, work.layout, work.shape, work.target, k, luma);
+        else
+            refused = render_scaled(data, size, header, work.crop, scale, work.shape, work.target, k, luma);
+    }
+};
+
+Encoded encoded(const nb::bytes& data, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out& out,
+                int turn, Box pad, int pad_mode, bool channels_last, int scale) {
+    if (scale != 1 && scale != 2 && scale != 4 && scale != 8) wrong("the scale is none of 1, 2, 4 and 8");
+    Encoded one{bytes_of(data), data.size(), {}, {}, scale, "Pillow's libjpeg is not connected"};
+    if (jpeg_api().create == nullptr) return one;
+    one.header = scan_jpeg(one.data, one.size);
+    one.refused = one.header.refused;
+    if (one.refused != nullptr) return one;
+    one.work = checked(box, one.header.width, one.header.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out,
+                       channels_last);
+    return one;
+}
+
 // One image into `out`; the reason as text where it is Pillow's to do, else None.
 nb::object render(nb::bytes data, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
                   int turn, Box pad, int pad_mode, bool channels_last, int scale) {
-    const char* refused = nullptr;
-    if (scale != 1 && scale != 2 && scale != 4 && scale != 8) wrong("the scale is none of 1, 2, 4 and 8");
-    if (jpeg_api().create == nullptr) return reason("Pillow's libjpeg is not connected");
-    const Header h = scan_jpeg(bytes_of(data), data.size());
-    if (h.refused != nullptr) return reason(h.refused);
-    const Work w = checked(box, h.width, h.height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
+    Encoded one = encoded(data, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, scale);
     const Kernels& k = *chosen;  // it changes under the GIL alone
     {
         nb::gil_scoped_release release;
-        if (scale == 1 || !w.layout.plain())
-            refused = render_jpeg(bytes_of(data), data.size(), h, w.crop, w.layout, w.shape, w.target, k,
-                                  w.target.channels == 1);
-        else
-            refused = render_scaled(bytes_of(data), data.size(), h, w.crop, scale, w.shape, w.target, k,
-                                    w.target.channels == 1);
+        one.run(k);
     }
-    return reason(refused);
+    return reason(one.refused);
+}
+
+// The arguments of `render`, all of them, for several images: the GIL is given away once. One answer for each.
+using RenderArguments = std::tuple<nb::bytes, Box, std::tuple<int, int>, Box, bool, bool, Out, int, Box, int, bool, int>;
+
+std::vector<nb::object> render_several(std::vector<RenderArguments> given) {
+    std::vector<Encoded> images;
+    for (auto& [data, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, scale] : given)
+        images.push_back(encoded(data, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, scale));
+    const Kernels& k = *chosen;
+    {
+        nb::gil_scoped_release release;
+        for (Encoded& one : images) one.run(k);
+    }
+    std::vector<nb::object> answers;
+    for (const Encoded& one : images) answers.push_back(reason(one.refused));
+    return answers;
 }
 
 // One image that is decoded already: where it lies and what is to be done with it.
@@ -262,6 +333,8 @@ NB_MODULE(_native, m) {
     m.def("render", &render, nb::arg("data"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
           nb::arg("channels_last") = false, nb::arg("scale") = 1);
+    m.def("read_several", &read_several, nb::arg("paths"));
+    m.def("render_several", &render_several, nb::arg("images"));
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
           nb::arg("channels_last") = false, nb::arg("nearest") = false);

@@ -18,6 +18,25 @@ bool starts(const uint8_t* body, int length, const char* text, int n) {
     return length >= n && std::memcmp(body, text, static_cast<size_t>(n)) == 0;
 }
 
+// Whether Photoshop's blocks (8BIM, code, padded name, 32-bit size, padded data) are whole, so that Pillow has nothing to raise on.
+bool plain_resources(const uint8_t* body, int length) {
+    if (!starts(body, length, "Photoshop 3.0\0", 14)) return true;
+    const uint64_t end = static_cast<uint64_t>(length);
+    uint64_t at = 14;
+    while (at + 4 <= end && std::memcmp(body + at, "8BIM", 4) == 0) {
+        if (at + 7 > end) return false;
+        const int code = be16(body + at + 4);
+        at += 7 + static_cast<uint64_t>(body[at + 6]);
+        at += at & 1;
+        if (at + 4 > end) return false;
+        const uint64_t size = static_cast<uint64_t>(be16(body + at)) << 16 | static_cast<uint64_t>(be16(body + at + 2));
+        at += 4 + size;
+        if (at > end || (code == 0x03ED && size < 14)) return false;
+        at += at & 1;
+    }
+    return true;
+}
+
 // What Pillow's header reader takes from application segments, as far as it may raise on them.
 struct Segments {
     bool density = false, exif = false;
@@ -30,7 +49,7 @@ struct Segments {
         if (marker == 0xE1 && starts(body, length, "Exif\0", 6)) exif = true;
         if (marker == 0xE2 && starts(body, length, "MPF", 4)) return "multi-picture file";
         if (marker == 0xE2 && starts(body, length, "ICC_PROFILE", 12) && length < 14) h.ask_pillow = true;
-        if (marker == 0xED) h.ask_pillow = true;
+        if (marker == 0xED && !plain_resources(body, length)) h.ask_pillow = true;
         if (marker == 0xEE && starts(body, length, "Adobe", 5) && length < 12) h.ask_pillow = true;
         return nullptr;
     }
