@@ -41,13 +41,9 @@ uint64_t big_endian(const uint8_t* p) {
 #endif
 }
 
-// F.2.2.1, EXTEND: `bits` of `size` bits as a signed value.
-int extend(unsigned bits, int size) {
-    return size == 0 ? 0 : bits >> (size - 1) ? static_cast<int>(bits) : static_cast<int>(bits) - (1 << size) + 1;
-}
-
-uint32_t packed(int length, int run, int value) {
-    return static_cast<uint32_t>(length) | static_cast<uint32_t>(run) << 8 | static_cast<uint32_t>(value) << 16;
+uint32_t packed(int length, int run, int size) {
+    return static_cast<uint32_t>(length + size) | static_cast<uint32_t>(run) << 8 | static_cast<uint32_t>(size) << 16 |
+           static_cast<uint32_t>(length) << 24;
 }
 
 int run_of(int symbol) { return (symbol & 15) != 0 || symbol == 0xF0 ? symbol >> 4 : kEndOfBlock; }
@@ -86,29 +82,56 @@ bool HuffmanTable::build(const JHUFF_TBL& from, bool ac) {
         return good_;  // most files of a data set share their tables
     std::memcpy(bits_, from.bits, sizeof bits_);
     std::memcpy(given_, from.huffval, sizeof given_);
-    built_ = true, ac_ = ac, good_ = false;
+    built_ = true, ac_ = ac, good_ = false, paired_ = false;
     std::memset(entry, 0, sizeof entry);
+    std::memset(long_entry, 0, sizeof long_entry);
     std::memcpy(symbols, given_, sizeof symbols);
     unsigned code = 0;
     int k = 0;
     limit[0] = 0;
     for (int length = 1; length <= 16; length++, code <<= 1) {
         if (code + bits_[length] > 1u << length || k + bits_[length] > 256) return false;
+        if (length == kPeek + 1) first_long = code << (16 - length);
         offset[length] = k - static_cast<int>(code);
         for (int i = 0; i < bits_[length]; i++, k++, code++) {
-            const int symbol = symbols[k], size = ac ? symbol & 15 : symbol;
+            const int symbol = symbols[k];
             if (!ac && symbol > 15) return false;
-            const int room = kPeek - length - size;
-            if (room < 0) continue;
-            for (unsigned value = 0; value < 1u << size; value++) {
-                const uint32_t e = packed(length + size, ac ? run_of(symbol) : 0, extend(value, size));
-                const unsigned first = ((code << size) | value) << room;
-                for (unsigned rest = 0; rest < 1u << room; rest++) entry[first + rest] = e;
-            }
+            const uint32_t e = packed(length, ac ? run_of(symbol) : 0, ac ? symbol & 15 : symbol);
+            const unsigned first = length <= kPeek ? code << (kPeek - length) : (code << (16 - length)) - first_long;
+            const unsigned end = first + (1u << ((length <= kPeek ? kPeek : 16) - length));
+            uint32_t* const to = length <= kPeek ? entry : long_entry;
+            for (unsigned at = first; at < end && (length <= kPeek || at < kLongCodes); at++) to[at] = e;
         }
         limit[length] = code << (16 - length);
     }
     return good_ = true;
+}
+
+void HuffmanTable::build_pairs() {
+    if (paired_) return;
+    paired_ = true;
+    // what the first `room` bits give, where they hold a whole symbol: 2^room numbers from place 2^room on
+    uint16_t within[2 << kPairPeek];
+    uint16_t* const all = within + (1 << kPairPeek);
+    for (int i = 0; i < 1 << kPairPeek; i++) {
+        const uint32_t e = entry[i >> (kPairPeek - kPeek)], bits = e & 255, passed = (e >> 8 & 255) + 1;
+        all[i] = static_cast<uint16_t>(bits > kPairPeek ? 0 : bits | (bits == 0 ? 0 : passed) << 8);
+    }
+    for (int room = kPairPeek - 1; room >= 0; room--) {
+        const uint16_t* wider = within + (2 << room);
+        uint16_t* const narrower = within + (1 << room);
+        for (int i = 0; i < 1 << room; i++) narrower[i] = (wider[2 * i] & 255) <= room ? wider[2 * i] : 0;
+    }
+    for (int i = 0; i < 1 << kPairPeek;) {
+        const int bits = all[i] & 255, room = kPairPeek - bits;
+        const uint16_t* second = within + (1 << room);
+        if (bits == 0)
+            pair[i++] = 0;
+        else if (all[i] >> 8 > kEndOfBlock)  // what comes after it is of the next block
+            for (const int end = i + (1 << room); i < end; i++) pair[i] = all[i];
+        else
+            for (const int end = i + (1 << room); i < end; i++) pair[i] = static_cast<uint16_t>(all[i] + *second++);
+    }
 }
 
 struct EntropyDecoder::Bits {
@@ -127,38 +150,33 @@ struct EntropyDecoder::Bits {
     }
 };
 
-// A code and its value that were not looked up at once. By value both ways, so that the caller's bits can stay in registers.
-struct EntropyDecoder::Slow {
-    Bits bits;
-    uint32_t entry;
-    bool good;
+// A code that was not looked up. By value both ways, so that the caller's bits can stay in registers. 0: no code begins so.
+uint32_t __attribute__((noinline)) searched(uint64_t acc, const HuffmanTable& table, bool ac) {
+    const unsigned prefix = static_cast<unsigned>(acc >> 48);
+    int length = 1;
+    while (length <= 16 && prefix >= table.limit[length]) length++;
+    if (length > 16) return 0;
+    const int symbol = table.symbols[(table.offset[length] + static_cast<int>(prefix >> (16 - length))) & 255];
+    return packed(length, ac ? run_of(symbol) : 0, ac ? symbol & 15 : symbol);
+}
 
-    static Slow __attribute__((noinline)) read(Bits bits, const HuffmanTable& table, bool ac) {
-        bits.refill();
-        const unsigned prefix = static_cast<unsigned>(bits.acc >> 48);
-        int length = 1;
-        while (length <= 16 && prefix >= table.limit[length]) length++;
-        if (length > 16) return {bits, 0, false};
-        const int symbol = table.symbols[(table.offset[length] + static_cast<int>(prefix >> (16 - length))) & 255];
-        const int size = ac ? symbol & 15 : symbol;
-        bits.drop(length);
-        const unsigned value = size == 0 ? 0 : static_cast<unsigned>(bits.acc >> (64 - size));
-        bits.drop(size);
-        return {bits, packed(0, ac ? run_of(symbol) : 0, extend(value, size)), true};
-    }
-};
-
-// Takes the next entry of `table`; false if no code begins like this.
+// Finds the next entry of `table`, which the caller drops; false if no code begins like this. 25 bits are enough for a short
+// code and its value; for a longer one the bits are topped up.
 inline __attribute__((always_inline)) bool EntropyDecoder::next(Bits& bits, const HuffmanTable& table, bool ac, uint32_t& e) {
     e = table.entry[bits.acc >> (64 - kPeek)];
-    if (__builtin_expect((e & 63) == 0, 0)) {
-        const Slow slow = Slow::read(bits, table, ac);
-        bits = slow.bits;
-        e = slow.entry;
-        return slow.good;
-    }
-    bits.drop(static_cast<int>(e & 63));
-    return true;
+    if (__builtin_expect(e != 0, 1)) return true;
+    bits.refill();
+    const unsigned place = static_cast<unsigned>(bits.acc >> 48) - table.first_long;
+    e = place < kLongCodes ? table.long_entry[place] : searched(bits.acc, table, ac);
+    return e != 0;
+}
+
+// F.2.2.1, EXTEND, of the bits behind an entry's code.
+inline __attribute__((always_inline)) int EntropyDecoder::value(const Bits& bits, uint32_t e) {
+    const uint64_t after = bits.acc << (e >> 24);
+    const unsigned size = e >> 16 & 63;
+    const int negative = static_cast<int>(~static_cast<int64_t>(after) >> 63);
+    return static_cast<int>((after >> 1) >> (63 - size)) + (negative & (1 - (1 << size)));
 }
 
 template <bool kKeep>
@@ -167,23 +185,50 @@ inline __attribute__((always_inline)) bool EntropyDecoder::block(Bits& bits, con
     uint32_t e;
     bits.refill();
     if (!next(bits, dc, false, e)) return false;
-    last_dc += static_cast<int32_t>(e) >> 16;
+    last_dc += value(bits, e);
+    bits.drop(static_cast<int>(e & 63));
     if (last_dc != static_cast<JCOEF>(last_dc)) return false;
     if (kKeep) out[0] = static_cast<JCOEF>(last_dc);
     unsigned k = 1;
-    while (true) {
-        // two look-ups to a refill: 56 bits are enough for both, and what is slow refills for itself
+    for (bool topped = false; k < 64; topped = !topped) {
+        if (!topped) bits.refill();  // enough for two short codes with their values
         if (!next(bits, ac, true, e)) return false;
         k += e >> 8 & 255;
-        if (kKeep) out[kNatural.at[k]] = static_cast<JCOEF>(static_cast<int32_t>(e) >> 16);
-        if (++k >= 64) break;
-        bits.refill();
-        if (!next(bits, ac, true, e)) return false;
-        k += e >> 8 & 255;
-        if (kKeep) out[kNatural.at[k]] = static_cast<JCOEF>(static_cast<int32_t>(e) >> 16);
-        if (++k >= 64) break;
+        if (kKeep) out[kNatural.at[k]] = static_cast<JCOEF>(value(bits, e));
+        k++;
+        bits.drop(static_cast<int>(e & 63));
     }
     return k == 64 || k > kEndOfBlock;
+}
+
+// Leaves a block behind. Two symbols at a time may go past a block that ends without an EOB: then once more, one by one.
+inline __attribute__((always_inline)) bool EntropyDecoder::pass(Bits& bits, const HuffmanTable& dc, const HuffmanTable& ac,
+                                                               int& last_dc) {
+    const Bits before = bits;
+    const int dc_before = last_dc;
+    uint32_t e;
+    bits.refill();
+    if (!next(bits, dc, false, e)) return false;
+    last_dc += value(bits, e);
+    bits.drop(static_cast<int>(e & 63));
+    if (last_dc != static_cast<JCOEF>(last_dc)) return false;
+    unsigned k = 1;
+    for (bool topped = false; k < 64; topped = !topped) {
+        if (!topped) bits.refill();
+        const unsigned two = ac.pair[bits.acc >> (64 - kPairPeek)];
+        if (__builtin_expect(two == 0, 0)) {
+            if (!next(bits, ac, true, e)) return false;
+            bits.drop(static_cast<int>(e & 63));
+            k += (e >> 8 & 255) + 1;
+        } else {
+            bits.drop(static_cast<int>(two & 63));
+            k += two >> 8;
+        }
+    }
+    if (k == 64 || (k > kEndOfBlock && k <= 64 + kEndOfBlock)) return true;
+    bits = before;
+    last_dc = dc_before;
+    return block<false>(bits, dc, ac, last_dc, nullptr);
 }
 
 // The head of libjpeg's entropy decoders, as jpegint.h has it: the calls that the library makes of them.
@@ -207,6 +252,7 @@ bool EntropyDecoder::take_over(j_decompress_ptr info, const ScanBytes& scan, voi
         parts_[i] = {&dc_[component->dc_tbl_no], &ac_[component->ac_tbl_no], c};
     }
     scan_ = &scan;
+    passes_ = false;
     fail_ = fail;
     interval_ = 0;
     restart_every_ = info->restart_interval;
@@ -235,7 +281,7 @@ inline __attribute__((always_inline)) bool EntropyDecoder::blocks_of(JBLOCKROW* 
         const Part& p = parts_[i];
         int last_dc = last_dc_[p.component];
         const bool good = blocks != nullptr ? block<true>(bits, *p.dc, *p.ac, last_dc, *blocks[i])
-                                            : block<false>(bits, *p.dc, *p.ac, last_dc, nullptr);
+                                            : pass(bits, *p.dc, *p.ac, last_dc);
         // what was read, less what is left in the buffer, must lie within the interval
         if (!good || (bits.at - end_) * 8 > bits.left) return false;
         last_dc_[p.component] = last_dc;
@@ -244,6 +290,11 @@ inline __attribute__((always_inline)) bool EntropyDecoder::blocks_of(JBLOCKROW* 
     left_ = bits.left;
     at_ = bits.at;
     return true;
+}
+
+void EntropyDecoder::prepare_to_pass() {
+    for (int i = 0; i < part_count_; i++) parts_[i].ac->build_pairs();
+    passes_ = true;
 }
 
 bool EntropyDecoder::mcu(JBLOCKROW* blocks) {
@@ -256,6 +307,7 @@ bool EntropyDecoder::mcu(JBLOCKROW* blocks) {
     }
     const bool keep = blocks != nullptr && column_ >= first_ && column_ <= last_;
     column_ = column_ + 1 == columns_ ? 0 : column_ + 1;
+    if (!keep && !passes_) prepare_to_pass();
     return blocks_of(keep ? blocks : nullptr);
 }
 

@@ -30,24 +30,32 @@ class ScanBytes {
     bool in_order_ = true;
 };
 
-constexpr int kPeek = 12;  // bits that are looked up at once, 16 kB a table: 98 in 100 symbols of the photos, bits and all
+constexpr int kPeek = 10;           // bits that are looked up at once: 99 in 100 codes of the photos, in 4 kB a table
+constexpr int kPairPeek = 12;       // likewise for two symbols, values and all
+constexpr unsigned kLongCodes = 2048;  // longer codes share their first bits: these many of their 16-bit prefixes are looked up
 
-// One Huffman table, expanded.
+// One Huffman table, expanded. An entry: bits 0-7 all bits of code and value (0: no entry), 8-15 the run of zeros before the
+// value, 16-23 bits of the value, 24-31 bits of the code.
 class HuffmanTable {
   public:
     bool build(const JHUFF_TBL& from, bool ac);  // false: a symbol that no baseline file has
+    void build_pairs();                          // of the AC table that was built; once is enough
 
-    // By the next kPeek bits: bits 0-5 all bits of code and value (0: too many to be looked up), 8-15 the run of zeros before
-    // it, 16-31 the value.
-    uint32_t entry[1 << kPeek];
+    uint32_t entry[1 << kPeek];       // by the next kPeek bits
+    uint32_t long_entry[kLongCodes];  // by the next 16 bits, less first_long
+    unsigned first_long;
     uint32_t limit[17];  // by length: the first 16-bit prefix of a longer code
     int offset[17];      // by length: position of a code's symbol, less the code
     uint8_t symbols[256];
 
+    // For blocks that nobody wants, by the next kPairPeek bits: bits 0-7 all bits of as many as two AC symbols (0: too many
+    // to be looked up), 8-15 how many coefficients they pass.
+    uint16_t pair[1 << kPairPeek];
+
   private:
     UINT8 bits_[17] = {0};
     UINT8 given_[256] = {0};
-    bool built_ = false, ac_ = false, good_ = false;
+    bool built_ = false, ac_ = false, good_ = false, paired_ = false;
 };
 
 class EntropyDecoder {
@@ -61,18 +69,21 @@ class EntropyDecoder {
 
   private:
     struct Bits;
-    struct Slow;
     static boolean decode(j_decompress_ptr info, JBLOCKROW* blocks);
     bool mcu(JBLOCKROW* blocks);
     void start_interval();
     bool blocks_of(JBLOCKROW* blocks);
     static bool next(Bits& bits, const HuffmanTable& table, bool ac, uint32_t& entry);
+    static int value(const Bits& bits, uint32_t entry);
     template <bool kKeep>
     static bool block(Bits& bits, const HuffmanTable& dc, const HuffmanTable& ac, int& last_dc, JCOEF* out);
+    static bool pass(Bits& bits, const HuffmanTable& dc, const HuffmanTable& ac, int& last_dc);
+    void prepare_to_pass();
 
     HuffmanTable dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
     struct Part {
-        const HuffmanTable *dc, *ac;
+        const HuffmanTable* dc;
+        HuffmanTable* ac;
         int component;
     };
     Part parts_[D_MAX_BLOCKS_IN_MCU];
@@ -86,6 +97,7 @@ class EntropyDecoder {
     int left_ = 0;
     const uint8_t* at_ = nullptr;
     const uint8_t* end_ = nullptr;
+    bool passes_ = false;  // the tables of pairs are there
 };
 
 }  // namespace fastload
