@@ -18,6 +18,7 @@ from fastload.errors import DataError
 __all__ = ["RECIPES", "Target", "add_target_arguments", "open_target", "require", "target_of"]
 
 VALID_SHARE, SPLIT_SEED = 0.2, 42
+MOST_PIXELS = 8192  # a side of what a model is given; far beyond any in use, far below what fills memory by a slip of the hand
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ class Target:
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
             raise DataError(f"there is no recipe {self.recipe!r}; there are {', '.join(RECIPES)}")
-        if self.size < 1 or self.bs < 1:
-            raise DataError(f"size and bs must be at least 1, found size={self.size} bs={self.bs}")
+        if not 1 <= self.size <= MOST_PIXELS or self.bs < 1:
+            raise DataError(f"size must be 1 to {MOST_PIXELS} and bs at least 1, found size={self.size} bs={self.bs}")
+        if self.workers is not None and self.workers < 0:
+            raise DataError(f"num-workers must be at least 0, found {self.workers}")
 
     @property
     def is_function(self) -> bool:
@@ -106,6 +109,8 @@ def open_target(target: Target, seed: int | None = None) -> Any:
 def require(target: Target) -> None:
     """Raise DataError at once where there is no such folder or file, before anything slow is begun."""
     where, path = target.where, Path(target.where)
+    if not where:
+        raise DataError("expected a folder or file.py:function, found an empty TARGET")
     if target.is_function:
         file = where.rpartition(":")[0]
         if not Path(file).is_file():
