@@ -1,0 +1,1 @@
+"""Measure, model, search: which settings, and why. Knows a workload by what it yields, nothing of fastai."""
