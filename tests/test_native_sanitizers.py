@@ -21,6 +21,7 @@ ISA = {
     "kernels_sse41": ["-msse4.1"],
     "kernels_avx2": ["-mavx2"],
     "kernels_avx512": ["-mavx512bw", "-mavx512vl"],
+    "kernels_vbmi": ["-mavx512bw", "-mavx512vl", "-mavx512vbmi", "-mavx512vnni"],
     "augment_avx2": ["-mavx2", "-mfma"],
     "augment_avx512": AVX512,
 }
@@ -35,6 +36,7 @@ HOT_PATH = [
     "kernels",
     *(n for n in ISA if n.startswith("kernels")),
 ]
+RESIZE = ["resize", "taps", *(n for n in HOT_PATH if n.startswith("kernels"))]
 BATCH = ["augment", "augment_portable", "augment_avx2", "augment_avx512"]
 
 pytestmark = [
@@ -49,7 +51,7 @@ def built(folder: Path, sources: list[str], main: str, *flags: str) -> Path:
 
     def compiled(unit: tuple[Path, list[str]]) -> str:
         source, own = unit
-        made = str(folder / f"{source.parent.name}_{source.stem}.o")
+        made = str(folder / f"{source.parent.parent.name}_{source.stem}.o")
         subprocess.run(["g++", *FLAGS, *flags, *own, "-w", "-c", str(source), "-o", made], check=True, timeout=300)
         return made
 
@@ -92,6 +94,15 @@ def test_no_batch_transform_reads_or_writes_out_of_bounds(cases: int, tmp_path: 
     assert 0 == done.returncode, done.stdout[-500:] + done.stderr[-2000:]
     usable = native.extension().usable_kernels() if native.extension() is not None else []
     expected = " ".join(name if name in usable else "" for name in ("portable", "avx2", "avx512"))
+    assert done.stdout.strip() == f"{cases} cases: {expected}"
+
+
+@pytest.mark.parametrize("cases", [300, pytest.param(30000, marks=pytest.mark.slow)])
+def test_all_kernels_give_equal_resizes_and_stay_in_bounds(cases: int, tmp_path: Path) -> None:
+    program = built(tmp_path, RESIZE, "kernels.cpp")
+    done = subprocess.run([str(program), str(cases)], capture_output=True, text=True, timeout=900, check=False)
+    assert 0 == done.returncode, done.stdout[-500:] + done.stderr[-2000:]
+    expected = " ".join(native.extension().usable_kernels() if native.extension() is not None else ["portable"])
     assert done.stdout.strip() == f"{cases} cases: {expected}"
 
 

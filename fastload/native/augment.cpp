@@ -168,7 +168,7 @@ void Places::fit(size_t width) {
 
 const RowKernels& row_kernels(const char* name) {
 #if defined(__x86_64__)
-    if (std::strcmp(name, "avx512") == 0 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
+    if (std::strncmp(name, "avx512", 6) == 0 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
         return avx512_rows;
     if (std::strncmp(name, "avx", 3) == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_rows;
 #else

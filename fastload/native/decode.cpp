@@ -100,8 +100,23 @@ class JpegRows final : public Rows {
 
 class PixelRows final : public Rows {
   public:
-    PixelRows(const uint8_t* pixels, size_t pitch, int channels, int width, const Kernels& kernels)
-        : at_(pixels), pitch_(pitch), channels_(channels), width_(width), kernels_(kernels) {}
+    // `end`: where the image's memory ends, behind which nothing may be read.
+    PixelRows(const uint8_t* pixels, size_t pitch, int channels, int width, const uint8_t* end, const Kernels& kernels)
+        : at_(pixels), end_(end), pitch_(pitch), channels_(channels), width_(width), kernels_(kernels) {}
+
+    int pixel() const override { return channels_ == 3 ? 3 : 4; }
+
+    const uint8_t* next_as_it_is(uint8_t* buffer) override {
+        if (channels_ != 3) return next(buffer);
+        const uint8_t* row = at_;
+        const size_t bytes = 3 * static_cast<size_t>(width_);
+        if (static_cast<size_t>(end_ - at_) < bytes + 192) {
+            std::memcpy(buffer, at_, bytes);
+            row = buffer;
+        }
+        advance();
+        return row;
+    }
 
     const uint8_t* next(uint8_t* buffer) override {
         if (channels_ == 1) {
@@ -111,13 +126,19 @@ class PixelRows final : public Rows {
         } else {
             kernels_.spread(at_, buffer, width_);
         }
-        at_ += pitch_;
-        for (int x = 0; x < channels_ * width_; x += 64) __builtin_prefetch(at_ + x);  // a hint: it may lie behind the last row
+        advance();
         return buffer;
     }
 
   private:
-    const uint8_t* at_;
+    void advance() {
+        at_ += pitch_;
+        const uint8_t* soon = at_ + kRowsAhead * pitch_;
+        for (int x = 0; x < channels_ * width_; x += 64) __builtin_prefetch(soon + x);  // a hint: it may lie behind the last row
+    }
+
+    static constexpr size_t kRowsAhead = 1;
+    const uint8_t *at_, *end_;
     size_t pitch_;
     int channels_, width_;
     const Kernels& kernels_;
@@ -338,14 +359,15 @@ const char* render_pixels(const uint8_t* pixels, size_t pitch, int channels, int
                           const Layout& layout, const Shape& shape, const Target& target, const Kernels& kernels) {
     const Crop crop = in_source(turned, layout, width, height);
     const uint8_t* first = pixels + static_cast<size_t>(crop.top) * pitch + static_cast<size_t>(crop.left) * channels;
-    PixelRows rows(first, pitch, channels, crop.width, kernels);
+    const uint8_t* end = pixels + static_cast<size_t>(height - 1) * pitch + static_cast<size_t>(width) * channels;
+    PixelRows rows(first, pitch, channels, crop.width, end, kernels);
     if (layout.plain()) {
         resizer.run(rows, shape, target, kernels);
         return nullptr;
     }
     const size_t count = static_cast<size_t>(crop.width) * static_cast<size_t>(crop.height);
     if (count > kMostPixels) return "too large to turn or pad in memory";
-    std::vector<uint8_t> buffer(4 * static_cast<size_t>(crop.width) + 64);
+    std::vector<uint8_t> buffer(4 * static_cast<size_t>(crop.width) + 192);
     by_region(rows, crop, turned, layout, region.room(count), shape, target, kernels, buffer.data());
     region.trim();
     return nullptr;

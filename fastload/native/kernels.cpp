@@ -58,6 +58,8 @@ void spread(const uint8_t* src, uint8_t* dst, int width) {
 
 bool supported(const Kernels& k) {
 #if defined(__x86_64__)
+    if (&k == &vbmi_kernels)
+        return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") && supported(avx512_kernels);
     if (&k == &avx512_kernels) return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     if (&k == &avx2_kernels) return __builtin_cpu_supports("avx2");
     if (&k == &sse41_kernels) return __builtin_cpu_supports("sse4.1");
@@ -68,7 +70,7 @@ bool supported(const Kernels& k) {
 
 const Kernels* const kAll[] = {
 #if defined(__x86_64__)
-    &avx512_kernels, &avx2_kernels, &sse41_kernels,
+    &vbmi_kernels, &avx512_kernels, &avx2_kernels, &sse41_kernels,
 #elif defined(__aarch64__)
     &neon_kernels,
 #endif
@@ -77,7 +79,7 @@ const Kernels* const kAll[] = {
 
 }  // namespace
 
-const Kernels portable_kernels = {"portable", horizontal, vertical, planes, spread};
+const Kernels portable_kernels = {"portable", horizontal, vertical, planes, spread, nullptr};
 
 const Kernels* kernels(const char* name) {
     for (const Kernels* k : kAll)

@@ -6,6 +6,8 @@
 
 namespace fastload {
 
+struct Packed;
+
 // Rows are RGBX, 4 bytes a pixel. Readable slack after each row: 32 bytes (they are multiplied by zero coefficients).
 struct Kernels {
     const char* name;
@@ -17,6 +19,7 @@ struct Kernels {
     void (*planes)(const uint8_t* src, uint8_t* r, uint8_t* g, uint8_t* b, int width);
     // RGB to RGBX; reads no byte behind the last pixel.
     void (*spread)(const uint8_t* src, uint8_t* dst, int width);
+    const Packed* packed;  // for rows of RGB; nullptr where this instruction set gains nothing by them
 };
 
 const Kernels* kernels(const char* name);  // by name; nullptr if this processor or build has none of that name
@@ -25,7 +28,7 @@ const char* const* kernel_names();         // every name of this build, best fir
 
 extern const Kernels portable_kernels;
 #if defined(__x86_64__)
-extern const Kernels sse41_kernels, avx2_kernels, avx512_kernels;
+extern const Kernels sse41_kernels, avx2_kernels, avx512_kernels, vbmi_kernels;
 #elif defined(__aarch64__)
 extern const Kernels neon_kernels;
 #endif

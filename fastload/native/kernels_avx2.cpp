@@ -34,6 +34,6 @@ void vertical(const uint8_t* const* rows, const int16_t* pairs, int n, uint8_t* 
 
 }  // namespace
 
-const Kernels avx2_kernels = {"avx2", horizontal256, vertical, planes, spread};
+const Kernels avx2_kernels = {"avx2", horizontal256, vertical, planes, spread, nullptr};
 
 }  // namespace fastload

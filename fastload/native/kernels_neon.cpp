@@ -88,6 +88,6 @@ void spread(const uint8_t* src, uint8_t* dst, int width) {
 
 }  // namespace
 
-const Kernels neon_kernels = {"neon", horizontal, vertical, planes, spread};
+const Kernels neon_kernels = {"neon", horizontal, vertical, planes, spread, nullptr};
 
 }  // namespace fastload

@@ -53,6 +53,6 @@ void vertical(const uint8_t* const* rows, const int16_t* pairs, int n, uint8_t* 
 
 }  // namespace
 
-const Kernels sse41_kernels = {"sse4.1", horizontal, vertical, planes, spread};
+const Kernels sse41_kernels = {"sse4.1", horizontal, vertical, planes, spread, nullptr};
 
 }  // namespace fastload

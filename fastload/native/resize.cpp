@@ -6,7 +6,7 @@
 namespace fastload {
 namespace {
 
-constexpr size_t kSlack = 64;
+constexpr size_t kSlack = 192;
 // libjpeg-turbo writes rows that are 32-byte aligned past the cache, and they are read right back: 16 bytes off keeps them in it.
 constexpr size_t kOffset = 16;
 
@@ -19,7 +19,7 @@ int ring_size(int most) {
 }
 
 void grow(std::vector<uint8_t>& v, size_t bytes) {
-    if (v.size() < bytes + 128) v.resize(bytes + 128);
+    if (v.size() < bytes + 256) v.resize(bytes + 256);
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ uint8_t* Resizer::align(std::vector<uint8_t>& v) {
 }
 
 size_t Resizer::bytes() const {
-    return ring_.capacity() + row_.capacity() + sum_.capacity() + (x_.wide.capacity() + y_.wide.capacity()) * 2;
+    return ring_.capacity() + row_.capacity() + sum_.capacity() + table_.capacity() + weights_.capacity() * 4 + (x_.wide.capacity() + y_.wide.capacity()) * 2;
 }
 
 void Resizer::run(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {
@@ -37,11 +37,17 @@ void Resizer::run(Rows& rows, const Shape& s, const Target& t, const Kernels& k)
     const double high = s.down.extent > 0.0 ? s.down.extent : s.height;
     const double from = s.mirrored && s.across.extent > 0.0 ? s.width - s.across.from - wide : s.across.from;
     x_.fill(s.width, from, wide, s.out_width, s.left, s.right - s.left, s.mirrored);
-    x_.widen();
+    x_.keep_within(s.width);
     y_.fill(s.height, s.down.from, high, s.out_height, s.top, s.bottom - s.top, false);
     grow(row_, pitch_of(s.width > s.right - s.left ? s.width : s.right - s.left));  // a row as read, or as resized last
     const int fewer_rows = s.height - s.out_height, fewer_columns = s.width - s.out_width;
-    if (s.pillow13 && fewer_rows > 0 && fewer_rows > 2 * fewer_columns)
+    const bool columns_last = s.pillow13 && fewer_rows > 0 && fewer_rows > 2 * fewer_columns;
+    if (k.packed != nullptr && t.channels == 3 && !columns_last && !s.keeps_width() && !s.keeps_height() && packed(rows, s, t, *k.packed))
+        return;
+    x_.pair_up();
+    x_.widen();
+    y_.pair_up();
+    if (columns_last)
         vertical_first(rows, s, t, k);
     else
         horizontal_first(rows, s, t, k);
@@ -94,6 +100,41 @@ void Resizer::horizontal_first(Rows& rows, const Shape& s, const Target& t, cons
         }
         store(down(o, pitch, bytes, k), o, s, t, k);
     }
+}
+
+// Both passes over rows of three bytes a pixel; false where the horizontal one can't.
+bool Resizer::packed(Rows& rows, const Shape& s, const Target& t, const Packed& k) {
+    const int width = s.right - s.left, wanted = s.bottom - s.top, pixel = rows.pixel(), bytes = 3 * width;
+    grow(table_, k.table_bytes(x_.count, x_.stride));
+    uint8_t* table = align(table_) - kOffset;
+    if (!k.prepare(x_.view(), pixel, table)) return false;
+    const int quads = (y_.most + 3) / 4;
+    weights_.resize(static_cast<size_t>(wanted) * static_cast<size_t>(quads) * 3);
+    int32_t(*weights)[3] = reinterpret_cast<int32_t(*)[3]>(weights_.data());
+    k.weights(y_.view(), weights);
+    const size_t pitch = pitch_of(width);
+    const int slots = ring_size(y_.most);
+    mask_ = slots - 1;
+    grow(ring_, pitch * static_cast<size_t>(slots));
+    grow(sum_, pitch);
+    pointers_.resize(static_cast<size_t>(quads) * 4);
+    const size_t plane = static_cast<size_t>(width) * static_cast<size_t>(wanted);
+    int have = 0;
+    for (int o = 0; o < wanted; o++) {
+        const int first = y_.start[static_cast<size_t>(o)], n = y_.length[static_cast<size_t>(o)];
+        for (; have < first + n; have++) {
+            const uint8_t* src = rows.next_as_it_is(align(row_));
+            if (have >= first) k.horizontal(src, ring(have, pitch), pixel, table);
+        }
+        for (int i = 0; i < 4 * quads; i++) pointers_[static_cast<size_t>(i)] = ring(first + (i < n ? i : n - 1), pitch);
+        k.vertical(pointers_.data(), weights + static_cast<size_t>(o) * static_cast<size_t>(quads), quads, align(sum_), bytes);
+        const size_t at = static_cast<size_t>(width) * static_cast<size_t>(o);
+        if (t.channels_last)
+            std::memcpy(t.data + 3 * at, align(sum_), static_cast<size_t>(bytes));
+        else
+            k.planes(align(sum_), t.data + at, t.data + plane + at, t.data + 2 * plane + at, width);
+    }
+    return true;
 }
 
 void Resizer::vertical_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k) {

@@ -5,14 +5,18 @@
 #include <vector>
 
 #include "kernels.h"
+#include "packed.h"
 
 namespace fastload {
 
-// Gives the rows of the crop from top to bottom as RGBX, each once.
+// Gives the rows of the crop from top to bottom, each once.
 class Rows {
   public:
-    // Write or point to the next row; `buffer` has room for the row and 64 bytes more, which must be readable.
+    // Write or point to the next row as RGBX; `buffer` has room for it and 192 bytes more, which must be readable behind any row.
     virtual const uint8_t* next(uint8_t* buffer) = 0;
+    // Bytes a pixel of what `next_as_it_is` gives: 3 where the rows lie in memory as RGB, else it is `next`.
+    virtual int pixel() const { return 4; }
+    virtual const uint8_t* next_as_it_is(uint8_t* buffer) { return next(buffer); }
 
   protected:
     ~Rows() = default;  // trivial, so that a longjmp out of libjpeg may leave the scope
@@ -48,6 +52,7 @@ class Resizer {
     size_t bytes() const;
 
   private:
+    bool packed(Rows& rows, const Shape& s, const Target& t, const Packed& k);
     void horizontal_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k);
     void vertical_first(Rows& rows, const Shape& s, const Target& t, const Kernels& k);
     void across(const uint8_t* src, uint8_t* dst, const Shape& s, const Kernels& k) const;
@@ -57,7 +62,8 @@ class Resizer {
     static uint8_t* align(std::vector<uint8_t>& v);
 
     Taps x_, y_;
-    std::vector<uint8_t> ring_, row_, sum_;
+    std::vector<uint8_t> ring_, row_, sum_, table_;
+    std::vector<int32_t> weights_;
     std::vector<const uint8_t*> pointers_;
     int mask_ = 0;
 };

@@ -17,7 +17,6 @@ void Taps::fill(int in, double from, double extent, int out, int first, int n, b
     start.assign(static_cast<size_t>(n), 0);
     length.assign(static_cast<size_t>(n), 0);
     k.assign(static_cast<size_t>(n) * stride, 0);
-    pairs.assign(static_cast<size_t>(n) * stride * 2, 0);
     std::vector<double> w(static_cast<size_t>(room));
     for (int o = 0; o < n; o++) {
         const double center = from + (first + o + 0.5) * scale;
@@ -41,13 +40,34 @@ void Taps::fill(int in, double from, double extent, int out, int first, int n, b
             const double v = sum != 0.0 ? w[static_cast<size_t>(x)] / sum : w[static_cast<size_t>(x)];
             kk[mirrored ? len - 1 - x : x] = static_cast<int32_t>(0.5 + v * (1 << kPrecisionBits));
         }
-        int16_t* pp = pairs.data() + static_cast<size_t>(o) * stride * 2;
-        for (int x = 0; x < stride; x += 2, pp += 4) {
-            pp[0] = static_cast<int16_t>(kk[x] & ((1 << kLowBits) - 1));
-            pp[1] = static_cast<int16_t>(kk[x + 1] & ((1 << kLowBits) - 1));
-            pp[2] = static_cast<int16_t>(kk[x] >> kLowBits);
-            pp[3] = static_cast<int16_t>(kk[x + 1] >> kLowBits);
-        }
+    }
+}
+
+void Taps::keep_within(int in) {
+    const int far = (most + 3) & ~3;
+    for (int o = 0; o < count; o++) {
+        int& begin = start[static_cast<size_t>(o)];
+        int& len = length[static_cast<size_t>(o)];
+        const int excess = begin + far - in, shift = excess < begin ? excess : begin;
+        if (shift <= 0) continue;
+        int32_t* kk = k.data() + static_cast<size_t>(o) * stride;
+        std::memmove(kk + shift, kk, static_cast<size_t>(stride - shift) * sizeof(int32_t));
+        std::memset(kk, 0, static_cast<size_t>(shift) * sizeof(int32_t));
+        begin -= shift;
+        len += shift;
+        if (len > most) most = len;  // within `far` all the same
+    }
+}
+
+void Taps::pair_up() {
+    pairs.resize(static_cast<size_t>(count) * stride * 2);
+    int16_t* p = pairs.data();
+    const int32_t* kk = k.data();
+    for (const int32_t* end = kk + static_cast<size_t>(count) * stride; kk < end; kk += 2, p += 4) {
+        p[0] = static_cast<int16_t>(kk[0] & ((1 << kLowBits) - 1));
+        p[1] = static_cast<int16_t>(kk[1] & ((1 << kLowBits) - 1));
+        p[2] = static_cast<int16_t>(kk[0] >> kLowBits);
+        p[3] = static_cast<int16_t>(kk[1] >> kLowBits);
     }
 }
 

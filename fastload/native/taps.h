@@ -32,7 +32,11 @@ struct Taps {
     // Outputs [first, first + count) of a resize of `extent` positions from `from` on, of the `in` that there are, to `out`;
     // `mirrored`: the input is read backwards, and `from` counts from its end.
     void fill(int in, double from, double extent, int out, int first, int count, bool mirrored);
-    void widen();                           // fill `wide`, for the horizontal kernels
+    // Outputs near the end begin earlier, with coefficients of 0, so that none looks past `in` by reading as far as the longest,
+    // rounded up to four taps; unless that is more than there are.
+    void keep_within(int in);
+    void pair_up();                         // fill `pairs`
+    void widen();                           // fill `wide`, for the horizontal kernels, from `pairs`
     TapsView view() const;
     const int16_t* pair(int output) const { return pairs.data() + static_cast<size_t>(output) * stride * 2; }
 };

@@ -56,8 +56,12 @@ int one_input(const uint8_t* data, size_t size) {
     std::vector<uint8_t> out(static_cast<size_t>(channels) * static_cast<size_t>(shape.right - shape.left) * static_cast<size_t>(shape.bottom - shape.top));
     const std::vector<uint8_t> labels(static_cast<size_t>(h.width) * static_cast<size_t>(h.height), 1);
     gather({labels.data(), static_cast<size_t>(h.width), h.width, h.height}, crop, layout, shape, out.data());
+    const std::vector<uint8_t> pixels(3 * labels.size(), o[15]);
     for (const char* const* name = kernel_names(); *name != nullptr; name++)
-        if (const Kernels* k = kernels(*name))
+        if (const Kernels* k = kernels(*name)) {
+            const Target whole{out.data(), channels, (o[14] & 2) != 0};
+            const int of = channels == 1 && (o[14] & 4) ? 1 : 3;
+            render_pixels(pixels.data() + (3 - of) * labels.size(), static_cast<size_t>(of * h.width), of, h.width, h.height, crop, layout, shape, whole, *k);
             for (const int scale : {1, 1 << (o[15] & 3)}) {
                 const Target target{out.data(), channels, (o[14] & 2) != 0};
                 if (scale == 1)
@@ -65,6 +69,7 @@ int one_input(const uint8_t* data, size_t size) {
                 else if (layout.plain())
                     render_scaled(file.data(), file.size(), h, crop, scale, shape, target, *k, channels == 1);
             }
+        }
     return 0;
 }
 }  // namespace
