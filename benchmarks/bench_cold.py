@@ -47,10 +47,10 @@ def one(cache: Path, blind: bool) -> dict[str, float]:
     bytes_before, faults_before = from_device(), machine.major_faults()
     wanted = total = 0
     for batch in () if blind else batches[:AHEAD]:
-        source.ahead(batch)
+        source.ahead(source.places(batch))
     for k, batch in enumerate(batches):
         if not blind and k + AHEAD < len(batches):
-            source.ahead(batches[k + AHEAD])
+            source.ahead(source.places(batches[k + AHEAD]))
         for ref in batch:
             record = source.read(ref)
             wanted += len(record.data) if record.data is not None else record.image.nbytes

@@ -89,8 +89,19 @@ class Source(Protocol):
         """The paths of files each of which holds one of these images and nothing else, or None."""
         ...
 
-    def ahead(self, refs: Iterable[Ref]) -> None:
+    def places(self, refs: Sequence[Ref]) -> list[Any] | None:
+        """Where images lie in a cache, each looked up once for `ahead` and `pixels`; None where it can't tell, and for files.
+
+        A place is a tuple: the size (width, height) or None where only decoding tells, then what the source needs itself.
+        """
+        ...
+
+    def ahead(self, places: Iterable[Any]) -> None:
         """Hear what will be read soon; called from the consumer's thread."""
+        ...
+
+    def pixels(self, place: Any, window: tuple[int, int, int, int] | None) -> tuple[Any, int, Size, int] | None:
+        """Decoded pixels in memory: uint8 [bytes], where they begin, (width, height), channels; None where it holds others."""
         ...
 
     def fingerprint(self) -> str:
@@ -133,8 +144,14 @@ class Files:
     def _path(self, ref: Ref) -> str:
         return ref.path if ref.path is not None else os.fspath(self.paths[ref.index])
 
-    def ahead(self, refs: Iterable[Ref]) -> None:
-        """Nothing: a file is found by its name, which takes as long as reading it."""
+    def places(self, refs: Sequence[Ref]) -> None:
+        """None: a file is found by its name, which takes as long as reading it."""
+
+    def ahead(self, places: Iterable[Any]) -> None:
+        """Nothing: see `places`."""
+
+    def pixels(self, place: Any, window: tuple[int, int, int, int] | None) -> None:
+        """None: files hold no decoded pixels."""
 
     def fingerprint(self) -> str:
         """SHA-256 over path, length and modification time of every file, in order."""

@@ -226,7 +226,7 @@ def test_memory_stays_flat_over_epochs(made: Pictures, tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         for _ in range(30):
-            source.ahead(refs)
+            source.ahead(source.places(refs))
             for ref in refs:
                 source.read(ref)
         gc.collect()

@@ -75,8 +75,14 @@ class Memory:
     def files(self, refs: Any) -> None:
         return None
 
-    def ahead(self, refs: Any) -> None:
+    def places(self, refs: Any) -> None:
+        return None
+
+    def ahead(self, places: Any) -> None:
         pass
+
+    def pixels(self, place: Any, window: Any) -> None:
+        return None
 
     def fingerprint(self) -> str:
         return ""

@@ -34,6 +34,7 @@ from fastload.errors import CacheError, MissingPackage
 __all__ = [
     "BLOCK",
     "CODECS",
+    "FIELDS",
     "FORMAT",
     "GET_IT",
     "INDEX",
@@ -76,6 +77,8 @@ INDEX = np.dtype(
         ("source", "u1", (_DIGEST,)),  # BLAKE2b of the file that it was made from
     ]
 )
+
+FIELDS = struct.Struct("<QQQIIBBHI")  # a row of it as far as `source`
 
 
 def key(item: int, variant: int = 0) -> bytes:

@@ -38,10 +38,11 @@ class Shard:
         if on_disk.file_digest(index) != commit["index_digest"]:
             raise CacheError(f"{index} is damaged: its digest does not match; run `fastload cache repair`")
         self.rows, self.sums = on_disk.read_index(index, commit["bytes"])
-        self.good = np.zeros(len(self.sums), bool)  # blocks whose checksum has been compared
+        self.good = bytearray(len(self.sums))  # 1: blocks whose checksum has been compared
         self.whole = np.zeros(len(self.rows), bool)  # records of which all blocks have been compared
         self.remote = remote(self.path)
-        self.asked = np.zeros(len(self.rows), bool)  # records that the disk has been told of
+        self.asked = bytearray(len(self.rows))  # 1: records that the disk has been told of
+        self._fields = memoryview(self.rows).cast("B")
         self._opening = threading.Lock()
         self._file: Any = None
         self._map: Any = None
@@ -79,16 +80,20 @@ class Shard:
                 self._map = found
             return memoryview(self._map)
 
+    def fields(self, row: int) -> tuple[int, ...]:
+        """item, offset, length, width, height, codec, channels, variant and first block of a record."""
+        return on_disk.FIELDS.unpack_from(self._fields, row * on_disk.INDEX.itemsize)
+
     def ahead(self, row: int, again: bool) -> None:
         """Tell the disk that a record will be needed soon, unless it has been told before and is not to be told `again`."""
         if (again or not self.asked[row]) and hasattr(os, "posix_fadvise"):
-            self.asked[row] = True
-            _, start, length, *_ = self.rows[row].item()
+            self.asked[row] = 1
+            _, start, length, *_ = self.fields(row)
             os.posix_fadvise(self.file(), start, length, os.POSIX_FADV_WILLNEED)
 
     def contents(self, row: int, check: str) -> bytes:
         """A record's payload, read. Raises CacheError where it is damaged."""
-        item, start, length, *_, block, _ = self.rows[row].item()
+        item, start, length, *_, block = self.fields(row)
         found = self._read(start, length)
         if check != "off" and length:
             self._verified(memoryview(found), block, range(-(-length // on_disk.BLOCK)), item, check)
@@ -99,7 +104,11 @@ class Shard:
 
         Mapped, without a copy; on a network file system those blocks alone are read.
         """
-        item, start, length, *_, block, _ = self.rows[row].item()
+        return self.payload_of(self.fields(row), check, window)
+
+    def payload_of(self, fields: tuple[int, ...], check: str, window: tuple[int, int] | None) -> memoryview:
+        """The same by a record's `fields`."""
+        item, start, length, *_, block = fields
         first, end = window or (0, length)
         wanted = range(first // on_disk.BLOCK, -(-min(end, length) // on_disk.BLOCK))
         if self.remote:
@@ -112,6 +121,19 @@ class Shard:
         if check != "off" and length:
             self._verified(found, block, wanted, item, check)
         return found
+
+    def pixels(self, fields: tuple[int, ...], check: str, window: tuple[int, int] | None) -> tuple[Any, int]:
+        """What `payload` gives, as the array it lies in, uint8 [bytes], and where it begins; by a record's `fields`."""
+        item, start, length, _, _, _, _, _, block = fields
+        if self.remote:
+            return np.frombuffer(self.payload_of(fields, check, window), np.uint8), 0
+        if check != "off":
+            first, end = window or (0, length)
+            low, high = block + first // on_disk.BLOCK, block - (-min(end, length) // on_disk.BLOCK)
+            if check == "always" or self.good.find(0, low, high) >= 0:
+                found = self.mapped()[start : start + length]
+                self._verified(found, block, range(low - block, high - block), item, check)
+        return self._pixels, start
 
     def copy(self, row: int, check: str, out: Any) -> None:
         """A record's payload into a contiguous uint8 array of as many bytes. Raises CacheError where it is damaged."""
@@ -150,13 +172,13 @@ class Shard:
         return found
 
     def _verified(self, found: memoryview, block: int, wanted: range, item: int, check: str) -> None:
-        if check != "always" and self.good[block + wanted.start : block + wanted.stop].all():
+        if check != "always" and self.good.find(0, block + wanted.start, block + wanted.stop) < 0:
             return
         for k in wanted:
             part = found[k * on_disk.BLOCK : (k + 1) * on_disk.BLOCK]
             if on_disk.block_sums(part)[0] != self.sums[block + k]:
                 raise CacheError(_DAMAGED.format(self.path, item, k))
-            self.good[block + k] = True
+            self.good[block + k] = 1
 
 
 _DAMAGED = "{} is damaged: item {}, block {} has another checksum; run `fastload cache verify`, then `repair`"

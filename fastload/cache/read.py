@@ -30,6 +30,9 @@ from fastload.source import Files, Record, Ref, sniff
 __all__ = ["Cache", "CacheSource", "Cached", "Held", "cached", "open_cache"]
 
 STALE = ("error", "rebuild", "use")
+RAW = on_disk.CODECS.index("raw")
+FAULTS_EVERY = 16  # batches; asking the kernel takes as long as five images of a decoded cache (benchmarks/bench_cache.py)
+Place = tuple[Size | None, Shard, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ class Held:
         part = self.parts[-1]
         ops = kept_ops(blueprint_of(part.manifest, part.items))
         shard, row = next(iter(self.where.values()))
-        _, _, _, width, height, *_ = shard.rows[row].item()
+        _, _, _, width, height, *_ = shard.fields(row)
         functions = any(name.startswith("function ") for name in self.fingerprint)  # which may change the size
         found = (width, height) if functions or not ops else Plan((Element(0),), ops).size
         if found is None:
@@ -226,7 +229,7 @@ class CacheSource:
         self.held, self.root, self.check = kept, root, check
         self.windows = kept.kind in ("decoded", "master")  # whether reading a part of an image costs less
         self._prefix = str(root).rstrip("/") + "/"
-        self._faults, self._again = -1, 0
+        self._faults, self._again, self._batches = -1, 0, 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (str(self.held.path), self.held.split, str(self.root), self.check)
@@ -243,7 +246,7 @@ class CacheSource:
             return Files().read(ref)
         shard, row = self._row(ref)
         row += ref.variant
-        _, _, _, width, height, codec, channels, *_ = shard.rows[row].item()
+        _, _, _, width, height, codec, channels, *_ = shard.fields(row)
         kind = on_disk.CODECS[codec]
         if kind == "file":
             data = shard.contents(row, self.check)
@@ -269,24 +272,51 @@ class CacheSource:
     def files(self, refs: Sequence[Ref]) -> None:
         """None: images lie in shards."""
 
-    def ahead(self, refs: Iterable[Ref]) -> None:
-        """Tell the disk what will be read soon: each record once, then only while pages of it had to be waited for."""
-        faults = major_faults()
-        if self._faults >= 0 and faults > self._faults:
-            self._again = len(self)
-        self._faults = faults
+    def places(self, refs: Sequence[Ref]) -> list[Place | None]:
+        """Size, shard, row and index fields of each record; None where there is none, or the file itself is to be read."""
+        found: list[Place | None] = []
+        where, start, skip = self.held.where, self._prefix, len(self._prefix)
         for ref in refs:
-            if (found := self._found(str(ref.path))) is not None:
-                shard, row = found
-                shard.ahead(row + ref.variant, shard.remote or self._again > 0)
+            path = ref.path
+            place = where.get(path[skip:]) if path is not None and path.startswith(start) else None
+            if place is None:
+                found.append(None)
+            else:
+                shard, row = place
+                row += ref.variant
+                fields = shard.fields(row)
+                found.append(((fields[3], fields[4]) if fields[3] and fields[4] else None, shard, row, fields))
+        return found
+
+    def ahead(self, places: Iterable[Place | None]) -> None:
+        """Tell the disk what will be read soon: each record once, then only while pages of it had to be waited for."""
+        self._batches += 1
+        if self._batches % FAULTS_EVERY == 1:
+            faults = major_faults()
+            if self._faults >= 0 and faults > self._faults:
+                self._again = len(self)
+            self._faults = faults
+        for place in places:
+            if place is not None and (self._again or place[1].remote or not place[1].asked[place[2]]):
+                place[1].ahead(place[2], True)
                 self._again = max(0, self._again - 1)
+
+    def pixels(self, place: Place, window: tuple[int, int, int, int] | None) -> tuple[Any, int, Size, int] | None:
+        """Pixels that are kept as they come from the decoder: see Source. Raises CacheError where they are damaged."""
+        size, shard, _, fields = place
+        _, _, _, width, height, codec, channels, _, _ = fields
+        if codec != RAW or size is None:
+            return None
+        line = width * channels
+        memory, start = shard.pixels(fields, self.check, None if window is None else (window[1] * line, window[3] * line))
+        return memory, start, size, channels
 
     def size(self, ref: Ref) -> Size | None:
         """(width, height), or None where only decoding tells."""
         if self._unkept(ref):
             return None
         shard, row = self._row(ref)
-        _, _, _, width, height, *_ = shard.rows[row].item()
+        _, _, _, width, height, *_ = shard.fields(row)
         return (width, height) if width and height else None
 
     def fingerprint(self) -> str:

@@ -158,11 +158,13 @@ class Job:
 
     def finish(self) -> Finished:
         """The batch as the consumer gets it; samples with a fault are left out and listed."""
-        kept = [p for p in range(len(self.batch.refs)) if p not in self.faults]
+        kept = [p for p in range(len(self.batch.refs)) if p not in self.faults] if self.faults else list(range(len(self.drawn)))
         images = [s.keep(kept) if isinstance(s, Slot) else [s[p] for p in kept] for s in self.slots]
         skipped = [(self._name(p, 0), self.faults[p]) for p in sorted(self.faults)]
         drawn = [d for p in kept if (d := self.drawn[p]) is not None]
-        sizes = [[s for s in self.sizes[p] if s is not None] for p in kept]
+        sizes: Any = self.sizes  # that of an image which was never opened is None
+        if self.faults or any(None in of for of in sizes):
+            sizes = [[s for s in self.sizes[p] if s is not None] for p in kept]
         return Finished(self.batch, kept, images, drawn, sizes, skipped)
 
     def _take(self, drawn: list[Sample] | None) -> bool:

@@ -142,10 +142,13 @@ class _NativeJob(Tidy):
             return
         if not self.sources[0].windows:
             self._take_files([pos for pos in positions if self.records[pos][0] is None])
+        if self.sources[0].windows:
+            self._resize_several(positions)
+            return
         start, ready, calls = time.perf_counter_ns(), [], []
         for pos in positions:
             try:
-                arguments = self._stored(pos) if self.sources[0].windows else self._encoded(pos)
+                arguments = self._encoded(pos)
             except BaseException as err:  # carried to the consumer, who raises it
                 self.faults[pos] = with_path(err, self._name(pos, 0))
                 continue
@@ -154,9 +157,7 @@ class _NativeJob(Tidy):
             else:
                 ready.append(pos)
                 calls.append(arguments)
-        extension = native.extension()
-        done = extension.resize_several if self.sources[0].windows else extension.render_several
-        for pos, refused in zip(ready, done(calls), strict=True):
+        for pos, refused in zip(ready, native.extension().render_several(calls), strict=True):
             if refused is not None:
                 self.render(pos)
             self.records[pos][0] = None
@@ -177,20 +178,52 @@ class _NativeJob(Tidy):
         scale = one.scale(self.options.slack) if self.options.slack else 1
         return (record.data, *one.arguments(), native.pillow13(), row, *one.rest(), last, scale)
 
+    def _resize_several(self, positions: Sequence[int]) -> None:
+        """The same for images that lie decoded in a cache: where each begins in memory, and what is made of it."""
+        start, slot, ready = time.perf_counter_ns(), self.slots[0], []
+        memories: list[Any] = []
+        calls: list[tuple[Any, ...]] = []
+        for pos in positions:
+            try:
+                found = self._stored(pos)
+            except BaseException as err:  # carried to the consumer, who raises it
+                self.faults[pos] = with_path(err, self._name(pos, 0))
+                continue
+            if found is None:
+                self.render(pos)
+                continue
+            memory, *rest = found
+            if not memories or memories[-1] is not memory:
+                memories.append(memory)
+            ready.append(pos)
+            calls.append((pos, len(memories) - 1, *rest))
+        if ready:
+            mask, last = self.plan.elements[0].mask, slot.channels_last
+            out = slot.rows.transpose(0, 2, 3, 1) if last else slot.rows[:, None] if mask else slot.rows
+            answers = native.extension().resize_several(memories, out, calls, native.pillow13(), last)
+            for pos, refused in zip(ready, answers, strict=True):
+                if refused is not None:
+                    self.render(pos)
+            self.stages.note("native", self.batch.refs[ready[0]][0].index, start, len(ready))
+
     def _stored(self, pos: int) -> tuple[Any, ...] | None:
-        """Arguments of the native resize of a sample's image; None where it is not done that way."""
-        with self.reading(pos):
-            self._size(pos, 0)
-        one, slot = self._pass(pos, 0), self.slots[0]
-        if one is None or not isinstance(slot, Slot):
+        """Memory, offset, size and channels of a sample's image, and the steps; None where it is not done that way."""
+        place, size = self.places[pos] if self.places else None, self.sizes[pos][0]
+        if place is None or place[0] is None or not isinstance(self.slots[0], Slot):
+            return None
+        if size is None:
+            size = self.sizes[pos][0] = place[0]
+        one, mask = one_pass(self.todo(pos, 0, size), size), self.plan.elements[0].mask
+        if one is None or (one.size is not None and one.nearest != mask):
             return None
         with self.reading(pos):
-            record = self._read(pos, 0, one.box if one.turn == 0 else None)
-        mask = self.plan.elements[0].mask
-        if record.codec != "raw" or (one.size is not None and one.nearest != mask):
+            found = self.sources[0].pixels(place, one.box if one.turn == 0 else None)
+        if found is None:
             return None
-        row, last = (slot.rows[pos][None], False) if mask else _target(slot, pos)
-        return (record.image, *one.arguments(), native.pillow13(), row, *one.rest(), last, mask)
+        memory, offset, size, channels = found
+        if channels == 1 and not mask and self.plan.elements[0].mode == "RGB":
+            return None
+        return (memory, offset, *size, channels, *one.arguments(), *one.rest(), mask)
 
     def _from_planes(self, pos: int, element: int, record: Record) -> bool:
         """A finished image in a cache to its row, mirrored or not; False where other steps follow."""

@@ -51,6 +51,7 @@ class Tidy(Job):
     def __init__(self, plan: Plan, sources: Sequence[Source], batch: Batch, options: Options, stages: Stages) -> None:
         super().__init__(plan, sources, batch, options, stages)
         self.probed = [not plan.needs_size] * len(batch.refs)
+        self.places: list[Any] = []  # of the first images, where their source knows them
         self.left = 0  # images queued and not yet rendered
         self.done = threading.Event()
         self.drawn_once = threading.Event()  # all drawn, or given up: nothing is gained by waiting for it
@@ -62,11 +63,32 @@ class Tidy(Job):
         """Whether every sample has its draws, a fault, or waits for hand-over."""
         return self._next >= len(self.probed)
 
-    def take_known_sizes(self) -> None:
-        """Sizes that the source knows need no image to be read; what it objects to is found when the image is."""
-        for pos, refs in enumerate(self.batch.refs if self.plan.needs_size else ()):
+    def look_up(self) -> None:
+        """Find where images lie, and tell the sources of it; sizes that are known there need no image to be read.
+
+        What a source objects to is found when the image is read.
+        """
+        if self.plan.varied:  # which version of an image is wanted is not known yet, and all have one size
+            return
+        for element, source in enumerate(self.sources):
+            places = source.places([refs[element] for refs in self.batch.refs])
+            if places is not None:
+                source.ahead(places)
+            if element == 0 and self.plan.needs_size:
+                self._take_sizes(places)
+            if element == 0 and places is not None:
+                self.places = places
+
+    def _take_sizes(self, places: Sequence[Any] | None) -> None:
+        self._ask_sizes(range(len(self.sizes)) if places is None else [p for p, place in enumerate(places) if place is None])
+        for pos, place in enumerate(places or ()):
+            if place is not None and place[0] is not None:
+                self.sizes[pos][0], self.probed[pos] = place[0], True
+
+    def _ask_sizes(self, positions: Sequence[int]) -> None:
+        for pos in positions:
             try:
-                size = self.sources[0].size(refs[0])
+                size = self.sources[0].size(self.batch.refs[pos][0])
             except FastloadError:
                 continue
             if size is not None:
@@ -237,10 +259,7 @@ class _Run:
 
     def _open(self, batch: Batch) -> None:
         job = self.owner.job(self.plan, self.owner.sources, batch, self.options, self.owner._stages)
-        job.take_known_sizes()
-        if not self.plan.varied:  # which version of an image is wanted is not known yet
-            for element, source in enumerate(self.owner.sources):
-                source.ahead([refs[element] for refs in batch.refs])
+        job.look_up()
         self.window.append(job)
         unknown = [p for p, known in enumerate(job.probed) if not known]
         with self.lock:

@@ -80,7 +80,7 @@ constexpr int kMostPad = 1 << 20;
 
 // Checks every number that decides where memory is read or written. `turn`: bits 1 swap, 2 flip x, 4 flip y.
 Work checked(Box box, int image_width, int image_height, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13,
-             int turn, Box pad, int pad_mode, Out& out, bool channels_last) {
+             int turn, Box pad, int pad_mode, const Target& target, size_t rows, size_t columns) {
     const auto [left, top, right, bottom] = box;
     const auto [ow, oh] = size;
     const auto [wl, wt, wr, wb] = window;
@@ -94,14 +94,19 @@ Work checked(Box box, int image_width, int image_height, std::tuple<int, int> si
         wrong("the crop is empty or outside the image");
     if (ow < 1 || oh < 1 || wl < 0 || wt < 0 || wr <= wl || wb <= wt || wr > ow || wb > oh)
         wrong("the output is empty, or its window outside of it");
-    const size_t channels = out.shape(channels_last ? 2 : 0), rows = out.shape(channels_last ? 0 : 1);
-    const size_t columns = out.shape(channels_last ? 1 : 2);
-    if ((channels != 3 && channels != 1) || rows != static_cast<size_t>(wb - wt) || columns != static_cast<size_t>(wr - wl))
+    if ((target.channels != 3 && target.channels != 1) || rows != static_cast<size_t>(wb - wt) || columns != static_cast<size_t>(wr - wl))
         wrong("the output array has another shape than the window");
     return {{left, top, right - left, bottom - top},
             {swap, (turn & 2) != 0, (turn & 4) != 0, pl, pt, pr, pb, pad_mode},
             {right - left + pl + pr, bottom - top + pt + pb, ow, oh, wl, wt, wr, wb, mirrored, pillow13, {}, {}},
-            {out.data(), static_cast<int>(channels), channels_last}};
+            target};
+}
+
+Work checked(Box box, int image_width, int image_height, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13,
+             int turn, Box pad, int pad_mode, Out& out, bool channels_last) {
+    const Target target{out.data(), static_cast<int>(out.shape(channels_last ? 2 : 0)), channels_last};
+    return checked(box, image_width, image_height, size, window, mirrored, pillow13, turn, pad, pad_mode, target,
+                   out.shape(channels_last ? 0 : 1), out.shape(channels_last ? 1 : 2));
 }
 
 nb::object reason(const char* refused) { return refused == nullptr ? nb::none() : nb::object(nb::str(refused)); }
@@ -184,6 +189,12 @@ struct Decoded {
     }
 };
 
+Decoded decoded(const uint8_t* pixels, size_t pitch, int channels, int width, int height, const Work& w, bool nearest) {
+    if (w.target.channels > channels) wrong("a gray image can't fill three channels");
+    if (nearest && channels != 1) wrong("the nearest pixel is taken of images with one channel alone");
+    return {pixels, pitch, channels, width, height, w, nearest};
+}
+
 Decoded decoded(const Pixels& pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out& out,
                 int turn, Box pad, int pad_mode, bool channels_last, bool nearest) {
     const size_t channels = pixels.shape(2);
@@ -192,9 +203,7 @@ Decoded decoded(const Pixels& pixels, Box box, std::tuple<int, int> size, Box wi
         wrong("pixels must be uint8 [H, W, 3] or [H, W, 1] with contiguous rows");
     const int width = static_cast<int>(pixels.shape(1)), height = static_cast<int>(pixels.shape(0));
     const Work w = checked(box, width, height, size, window, mirrored, pillow13, turn, pad, pad_mode, out, channels_last);
-    if (static_cast<size_t>(w.target.channels) > channels) wrong("a gray image can't fill three channels");
-    if (nearest && channels != 1) wrong("the nearest pixel is taken of images with one channel alone");
-    return {pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height, w, nearest};
+    return decoded(pixels.data(), static_cast<size_t>(pixels.stride(0)), static_cast<int>(channels), width, height, w, nearest);
 }
 
 nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window, bool mirrored, bool pillow13, Out out,
@@ -210,15 +219,30 @@ nb::object resize(Pixels pixels, Box box, std::tuple<int, int> size, Box window,
     return reason(refused);
 }
 
-// The arguments of `resize`, all of them, for several images: the GIL is given away once. One answer for each.
-using ResizeArguments = std::tuple<Pixels, Box, std::tuple<int, int>, Box, bool, bool, Out, int, Box, int, bool, bool>;
+using Memories = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows4 = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+// row, memory, offset, width, height, channels, box, size, window, mirrored, turn, pad, pad_mode, nearest
+using Stored = std::tuple<size_t, size_t, size_t, int, int, int, Box, std::tuple<int, int>, Box, bool, int, Box, int, bool>;
 
-std::vector<nb::object> resize_several(std::vector<ResizeArguments> given) {
+// Images [H, W, channels] that lie one behind the other in a few pieces of memory, each into its row of `out`: the GIL is given
+// away once. One answer for each.
+std::vector<nb::object> resize_several(const std::vector<Memories>& memories, Rows4 out, const std::vector<Stored>& given, bool pillow13,
+                                       bool channels_last) {
     std::vector<Decoded> images;
-    for (auto& [pixels, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, nearest] : given)
-        images.push_back(
-            decoded(pixels, box, size, window, mirrored, pillow13, out, turn, pad, pad_mode, channels_last, nearest));
+    images.reserve(given.size());
+    const int channels_out = static_cast<int>(out.shape(channels_last ? 3 : 1));
+    const size_t rows = out.shape(channels_last ? 1 : 2), columns = out.shape(channels_last ? 2 : 3), row_bytes = channels_out * rows * columns;
+    for (const auto& [row, number, offset, width, height, channels, box, size, window, mirrored, turn, pad, pad_mode, nearest] : given) {
+        if (row >= out.shape(0) || number >= memories.size()) wrong("there is no such row or memory");
+        if (width < 1 || height < 1 || (channels != 1 && channels != 3)) wrong("an image is empty, or has other than 1 or 3 channels");
+        const size_t bytes = static_cast<size_t>(width) * static_cast<size_t>(height) * static_cast<size_t>(channels);
+        if (offset > memories[number].size() || bytes > memories[number].size() - offset) wrong("an image ends outside its memory");
+        const Target target{out.data() + row * row_bytes, channels_out, channels_last};
+        const Work w = checked(box, width, height, size, window, mirrored, pillow13, turn, pad, pad_mode, target, rows, columns);
+        images.push_back(decoded(memories[number].data() + offset, static_cast<size_t>(width) * channels, channels, width, height, w, nearest));
+    }
     std::vector<const char*> refused;
+    refused.reserve(images.size());
     const Kernels& k = *chosen;
     {
         nb::gil_scoped_release release;
@@ -338,7 +362,8 @@ NB_MODULE(_native, m) {
     m.def("resize", &resize, nb::arg("pixels"), nb::arg("box"), nb::arg("size"), nb::arg("window"), nb::arg("mirrored"),
           nb::arg("pillow13"), nb::arg("out"), nb::arg("turn") = 0, nb::arg("pad") = Box{0, 0, 0, 0}, nb::arg("pad_mode") = 0,
           nb::arg("channels_last") = false, nb::arg("nearest") = false);
-    m.def("resize_several", &resize_several, nb::arg("images"));
+    m.def("resize_several", &resize_several, nb::arg("memories"), nb::arg("out"), nb::arg("images"), nb::arg("pillow13"),
+          nb::arg("channels_last") = false);
     m.def("augment", &augment_batch, nb::arg("images"), nb::arg("out"), nb::arg("stages"), nb::arg("light").none(),
           nb::arg("mean").none(), nb::arg("deviation").none(), nb::arg("divisor"), nb::arg("threads"));
     m.def("use_kernels", &use_kernels, nb::arg("name"));
